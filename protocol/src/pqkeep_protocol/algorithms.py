@@ -181,6 +181,9 @@ MAX_CONTEXT = 255
 RESERVED_CONTEXT = b"pqkeep/"
 """The prefix of signature contexts that only pqkeep itself uses."""
 
+MAX_DERIVATION_CONTEXT = 4096
+"""The longest context of a derived key, in bytes."""
+
 MAX_ASSOCIATED_DATA = 64 * 1024
 """The longest associated data of a ciphertext, in bytes."""
 

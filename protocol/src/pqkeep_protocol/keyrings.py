@@ -35,6 +35,8 @@ class KeyPurpose(StrEnum):
 
 
 ALL_PURPOSES = tuple(KeyPurpose)
+DERIVED_PURPOSES = (KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT)
+"""The purposes that a keyring with derived keys can have: their operations take a context."""
 
 PURPOSE_OF: Mapping[Operation, KeyPurpose] = {
     Operation.ENCRYPT: KeyPurpose.ENCRYPT,
@@ -112,7 +114,8 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     transit_type: TransitType = ""
     """The key type that clients of Vault Transit asked for. It cannot be changed."""
     derived: bool = False
-    """Whether each use derives its own key from a context. It cannot be changed."""
+    """Whether each use derives its own key from a context. It cannot be changed. Operations with
+    other keyrings take no context."""
     first_version: FirstVersion = 1
     """The lowest version number of its keys. It is set at the creation and never changes."""
     archive_at: datetime | None = None

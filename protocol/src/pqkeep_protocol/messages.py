@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from pqkeep_protocol.algorithms import (
     MAX_ASSOCIATED_DATA,
     MAX_CONTEXT,
+    MAX_DERIVATION_CONTEXT,
     MU_SIZE,
     RESERVED_CONTEXT,
     Algorithm,
@@ -23,6 +24,7 @@ from pqkeep_protocol.algorithms import (
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
+    DERIVED_PURPOSES,
     MAX_KEYRINGS,
     Days,
     Description,
@@ -100,6 +102,10 @@ class Result(RedactedRepr, Struct, frozen=True, array_like=True, kw_only=True):
 AssociatedData = Annotated[bytes, Meta(max_length=MAX_ASSOCIATED_DATA)]
 """Data that a ciphertext is bound to beside its key; empty for none."""
 
+DerivationContext = Annotated[bytes, Meta(max_length=MAX_DERIVATION_CONTEXT)]
+"""The context of a derived key; empty for none. Keyrings with derived keys need one, and others
+refuse it: CONTEXT_REQUIRED and CONTEXT_REFUSED."""
+
 Context = Annotated[bytes, Meta(max_length=MAX_CONTEXT)]
 """Data that a signature is bound to beside its message; empty for none."""
 
@@ -145,13 +151,14 @@ class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
     """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
+    context: DerivationContext = b""
 
     def __post_init__(self) -> None:
-        """Raise ValueError on a supplied key with a version, or with an envelope."""
+        """Raise ValueError on a supplied key with a version, an envelope or a context."""
         if self.public_key is not None and (
-            self.version is not None or self.format is CiphertextFormat.ENVELOPE
+            self.version is not None or self.context or self.format is CiphertextFormat.ENVELOPE
         ):
-            raise ValueError("a supplied key has no version and no envelope")
+            raise ValueError("a supplied key has no version, no envelope and no context")
 
 
 class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
@@ -172,6 +179,7 @@ class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
     """Other algorithms to try after a failure, to report ALGORITHM_MISMATCH; None tries all. An
     envelope names its algorithm, so no other is tried."""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
+    context: DerivationContext = b""
 
 
 class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
@@ -256,6 +264,7 @@ class Target(Struct, frozen=True, array_like=True):
     keyring: KeyringName = DEFAULT_KEYRING
     associated_data: AssociatedData = b""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
+    context: DerivationContext = b""
 
 
 class ReEncrypted(Result, frozen=True, kw_only=True, tag="re-encrypted"):
@@ -283,6 +292,7 @@ class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encr
     envelope names its algorithm, so no other is tried."""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
     """The format of the ciphertext; unused for a wrapped key."""
+    context: DerivationContext = b""
 
 
 DataKeySize = Literal[16, 32, 64]
@@ -313,6 +323,12 @@ class GenerateDataKey(KeyRequest[DataKey], frozen=True, kw_only=True, tag="gener
     associated_data: AssociatedData = b""
     format: CiphertextFormat | None = None
     """None: a result of Wrap. Otherwise a result of Encrypt in this format."""
+    context: DerivationContext = b""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a context for a result of Wrap."""
+        if self.context and self.format is None:
+            raise ValueError("a wrapped key has no context")
 
 
 class Mac(Result, frozen=True, kw_only=True, tag="mac"):
@@ -700,9 +716,17 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     quota: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)] = MAX_KEYRINGS
     """The most keyrings that the tenant may have, including ``default``."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError on purposes that derived keys do not have."""
+        if self.derived and not set(self.purposes) <= set(DERIVED_PURPOSES):
+            raise ValueError("derived keys only encrypt and decrypt")
+
 
 class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="update-keyring"):
-    """Change a keyring. None keeps a value. Errors: KEYRING_NOT_FOUND."""
+    """Change a keyring. None keeps a value.
+
+    Errors: KEYRING_NOT_FOUND, and PURPOSE_DENIED for purposes that derived keys do not have.
+    """
 
     operation: ClassVar = Operation.UPDATE_KEYRING
     algorithm: ClassVar[Algorithm | None] = None

@@ -194,6 +194,8 @@ class Keyring:
     """The lowest key version that encrypts, wraps, encapsulates and signs. 0 allows every version."""
     first_version: int = 1
     """The lowest version number of its keys."""
+    derived: bool = False
+    """Whether each call that encrypts or decrypts needs a context."""
     archive_at: datetime | None = None
     """The time at which the keys of a deleted keyring are destroyed. None if it is not deleted."""
 

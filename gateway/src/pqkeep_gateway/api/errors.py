@@ -122,7 +122,6 @@ _OF_KEY_FIELDS: Mapping[tuple[str, Problem], Code] = {
     ("hash_algorithm", Problem.MALFORMED): Code.SIG_010,
     ("hash", Problem.WRONG_SIZE): Code.SIG_011,
     ("hash", Problem.TOO_LARGE): Code.SIG_011,
-    ("context", Problem.TOO_LARGE): Code.SIG_001,
     ("mode", Problem.MALFORMED): Code.KEM_007,
     ("salt", Problem.MISSING): Code.INVALID_001,
     ("salt", Problem.MALFORMED): Code.INVALID_002,
@@ -135,7 +134,7 @@ KEY_FIELDS: Mapping[Operation, FieldCodes] = {
         malformed=malformed,
         unknown=malformed,
         by_problem={**_NOT_FOUND, Problem.TOO_LARGE: _TOO_LARGE.get(operation, malformed)},
-        by_field=_OF_KEY_FIELDS,
+        by_field={**_OF_KEY_FIELDS, ("context", Problem.TOO_LARGE): malformed},
     )
     for operation, malformed in _MALFORMED.items()
 }
@@ -268,6 +267,19 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         ),
         "to",
     ),
+    ErrorKind.CONTEXT_REQUIRED: (
+        Code.INVALID_001,
+        "the keyring has derived keys: send the context that derives the key",
+        "context",
+    ),
+    ErrorKind.CONTEXT_REFUSED: (
+        Code.INVALID_001,
+        (
+            "the keyring has no derived keys: send no context, or use a keyring that was created "
+            "with derived true"
+        ),
+        "context",
+    ),
     ErrorKind.SCOPE_DENIED: (
         Code.POLICY_001,
         (
@@ -389,6 +401,7 @@ _TAKES_PUBLIC_KEY = frozenset(
 )
 """Operations that accept a caller's public key. An invalid one has their own code."""
 _NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS})
+_OF_CONTEXT = (ErrorKind.CONTEXT_REQUIRED, ErrorKind.CONTEXT_REFUSED)
 _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.GENERATE_KEY: (
         ErrorKind.KEY_EXISTS,
@@ -412,10 +425,16 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.SCHEDULE_ARCHIVE: (ErrorKind.KEY_STATUS,),
     Operation.CANCEL_ARCHIVE: (ErrorKind.KEY_STATUS,),
     Operation.ARCHIVE_KEY: (ErrorKind.KEY_STATUS,),
-    Operation.DECRYPT: (ErrorKind.ALGORITHM_MISMATCH,),
+    Operation.ENCRYPT: _OF_CONTEXT,
+    Operation.GENERATE_DATA_KEY: _OF_CONTEXT,
+    Operation.DECRYPT: (ErrorKind.ALGORITHM_MISMATCH, *_OF_CONTEXT),
     Operation.DECAPSULATE: (ErrorKind.ALGORITHM_MISMATCH,),
     Operation.UNWRAP: (ErrorKind.ALGORITHM_MISMATCH,),
-    Operation.RE_ENCRYPT: (ErrorKind.ALGORITHM_MISMATCH, ErrorKind.TARGET_NOT_FOUND),
+    Operation.RE_ENCRYPT: (
+        ErrorKind.ALGORITHM_MISMATCH,
+        ErrorKind.TARGET_NOT_FOUND,
+        *_OF_CONTEXT,
+    ),
     Operation.CREATE_KEYRING: (
         ErrorKind.KEYRING_EXISTS,
         ErrorKind.KEYRING_DELETED,

@@ -12,6 +12,7 @@ from pqkeep_gateway.api.key_fields import (
     CIPHERTEXT,
     DATA_KEY_FORMAT,
     DATA_KEY_SIZE,
+    DERIVATION_CONTEXT,
     FORMAT,
     KEM_CIPHERTEXT,
     KEY_VERSION,
@@ -99,6 +100,12 @@ def encrypt(call: KeyCall) -> Encrypt:
             Problem.MALFORMED,
             "an envelope needs one of your own keys; send format ciphertext with public_key",
         )
+    if public_key is not None and call[DERIVATION_CONTEXT]:
+        raise FieldError(
+            "context",
+            Problem.MALFORMED,
+            "a supplied public key derives no keys; send associated_data instead of context",
+        )
     return Encrypt(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -108,6 +115,7 @@ def encrypt(call: KeyCall) -> Encrypt:
         format=format_,
         public_key=public_key,
         within=call.within(Operation.ENCRYPT, public_key),
+        context=call[DERIVATION_CONTEXT],
     )
 
 
@@ -142,6 +150,7 @@ def decrypt(call: KeyCall) -> Decrypt:
         ciphertext=ciphertext,
         associated_data=call[ASSOCIATED_DATA],
         format=format_,
+        context=call[DERIVATION_CONTEXT],
         probe=call.other_algorithms(Operation.DECRYPT),
     )
 
@@ -330,6 +339,10 @@ def generate_data_key(call: KeyCall) -> GenerateDataKey:
     if format_ is DataKeyFormat.WRAPPED_KEY and not wraps:
         message = f"{call.algorithm} wraps no keys; send format ciphertext or envelope"
         raise FieldError("format", Problem.MALFORMED, message)
+    context = call[DERIVATION_CONTEXT]
+    if context and format_ is DataKeyFormat.WRAPPED_KEY:
+        message = "a context derives keys that encrypt only; send format ciphertext or envelope"
+        raise FieldError("format", Problem.MALFORMED, message)
     return GenerateDataKey(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -338,6 +351,7 @@ def generate_data_key(call: KeyCall) -> GenerateDataKey:
         plaintext=call[WITH_PLAINTEXT],
         associated_data=call[ASSOCIATED_DATA],
         format=_CIPHERTEXT_FORMATS[format_],
+        context=context,
     )
 
 
@@ -412,6 +426,7 @@ OPERATIONS = (
             ASSOCIATED_DATA,
             FORMAT,
             PUBLIC_KEY,
+            DERIVATION_CONTEXT,
         ),
         example=Encrypted(ciphertext=shortened(CIPHERTEXT), key_version=1, algorithm=DEFAULT),
     ),
@@ -423,7 +438,13 @@ OPERATIONS = (
         decrypted,
         DEFAULT,
         name="decrypt",
-        fields=(_CIPHERTEXT, _KEY_VERSION, ASSOCIATED_DATA, ENVELOPE.optional()),
+        fields=(
+            _CIPHERTEXT,
+            _KEY_VERSION,
+            ASSOCIATED_DATA,
+            ENVELOPE.optional(),
+            DERIVATION_CONTEXT,
+        ),
         header=ENVELOPE_HEADER,
         example=Decrypted(plaintext=shortened(PLAINTEXT), key_version=1, algorithm=DEFAULT),
     ),
@@ -470,6 +491,7 @@ OPERATIONS = (
             DATA_KEY_FORMAT,
             ACTIVE_KEY_VERSION,
             ASSOCIATED_DATA,
+            DERIVATION_CONTEXT,
         ),
         example=DataKey(
             plaintext=_SECRET,

@@ -30,6 +30,7 @@ from pqkeep_protocol.algorithms import (
     DIGEST_SIZE,
     MAX_ASSOCIATED_DATA,
     MAX_CONTEXT,
+    MAX_DERIVATION_CONTEXT,
     MU_SIZE,
     RESERVED_CONTEXT,
     SYMMETRIC_KEY_SIZES,
@@ -311,6 +312,16 @@ CONTEXT = _or_empty(
             "aW52b2ljZXM=",
             at_most=MAX_CONTEXT,
         )
+    )
+)
+DERIVATION_CONTEXT = _or_empty(
+    base64_field(
+        "context",
+        "The context that derives the key, such as the customer's identifier: at most "
+        f"{MAX_DERIVATION_CONTEXT:,} bytes. Keyrings with `derived` true need it, and others refuse "
+        "it. Decryption needs the same.",
+        "Y3VzdG9tZXJzLzQy",
+        at_most=MAX_DERIVATION_CONTEXT,
     )
 )
 MU = replace(

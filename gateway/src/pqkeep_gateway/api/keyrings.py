@@ -32,6 +32,7 @@ from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
+    DERIVED_PURPOSES,
     LABEL_NAME,
     MAX_DAYS,
     MAX_DESCRIPTION,
@@ -162,6 +163,12 @@ FIRST_VERSION = integer_field(
     at_least=1,
     at_most=MAX_FIRST_VERSION,
 ).or_default(1)
+DERIVED = boolean_field(
+    "derived",
+    "Whether each call that encrypts or decrypts sends a `context`, which derives a key of its own. "
+    "It cannot be changed. The purposes are then encrypt and decrypt.",
+    example=False,
+).or_default(default=False)
 LABEL = Field(
     name="label",
     description="Only keyrings with this label: its name, a colon and its value.",
@@ -216,6 +223,9 @@ class Keyring(Data, frozen=True, kw_only=True):
     first_version: Annotated[
         int, Meta(ge=1, description="The lowest version number of the keyring's keys.")
     ]
+    derived: Annotated[
+        bool, Meta(description="Whether a context derives the keys that encrypt and decrypt.")
+    ]
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
@@ -245,6 +255,7 @@ EXAMPLE = Keyring(
     minimum_decryption_version=2,
     minimum_encryption_version=0,
     first_version=1,
+    derived=False,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
 _DELETED = structs.replace(EXAMPLE, archive_at=timestamp(datetime(2026, 3, 31, 12, tzinfo=UTC)))
@@ -302,7 +313,7 @@ def endpoints(
             handler=handlers.create,
             permission=PERMISSION_OF[Operation.CREATE_KEYRING],
             example=EXAMPLE,
-            fields=(NEW_NAME, *_SETTINGS, FIRST_VERSION),
+            fields=(NEW_NAME, *_SETTINGS, FIRST_VERSION, DERIVED),
             field_codes=KEY_FIELDS[Operation.CREATE_KEYRING],
             codes=codes_of_operation(Operation.CREATE_KEYRING),
             status=201,
@@ -408,12 +419,13 @@ class _Keyrings:
             keyring=call[NEW_NAME],
             description=call[description],
             labels=call[labels],
-            purposes=call[purposes],
+            purposes=_purposes_of(call, purposes),
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
             minimum_decryption_version=call[minimums[0]],
             minimum_encryption_version=call[minimums[1]],
             first_version=call[FIRST_VERSION],
+            derived=call[DERIVED],
             quota=self._plans[call.tenant.entitlements.effective_tier].keyrings,
         )
         taken = GetKeyring(tenant=request.tenant, keyring=request.keyring)
@@ -537,6 +549,19 @@ def _deleted_in_portal() -> ApiError:
     return forbidden("keyrings can be deleted only in the portal")
 
 
+def _purposes_of(call: ApiCall, field: Field[tuple[KeyPurpose, ...]]) -> tuple[KeyPurpose, ...]:
+    """Return the purposes of a new keyring. Derived keys only encrypt and decrypt."""
+    if not call[DERIVED]:
+        return call[field]
+    if call.values.get(field.name) is None:
+        return DERIVED_PURPOSES
+    purposes = call[field]
+    if not set(purposes) <= set(DERIVED_PURPOSES):
+        message = f"purposes: a keyring with derived keys has {' and '.join(DERIVED_PURPOSES)} only"
+        raise FieldError(field.name, Problem.MALFORMED, message)
+    return purposes
+
+
 def _archive_days(call: ApiCall, field: Field[D]) -> D:
     """Return the days until archiving. Only callers that may archive keys can set them."""
     days = call[field]
@@ -556,6 +581,7 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         minimum_decryption_version=keyring.minimum_decryption_version,
         minimum_encryption_version=keyring.minimum_encryption_version,
         first_version=keyring.first_version,
+        derived=keyring.derived,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
         archive_at=UNSET if keyring.archive_at is None else timestamp(keyring.archive_at),
     )

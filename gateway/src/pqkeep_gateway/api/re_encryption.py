@@ -10,6 +10,7 @@ from pqkeep_gateway.api.errors import error_for
 from pqkeep_gateway.api.key_fields import (
     ASSOCIATED_DATA,
     CIPHERTEXT,
+    DERIVATION_CONTEXT,
     KEY_VERSION,
     KEYRING,
     WRAPPED_KEY,
@@ -46,6 +47,9 @@ _KEYRING = KEYRING.described("Left out: that of the source.")
 _ASSOCIATED_DATA = ASSOCIATED_DATA.described(
     "Data to bind to the result. Left out: that of the source; empty: none."
 )
+_CONTEXT = DERIVATION_CONTEXT.described(
+    "The context that derives the target's key. Left out: that of the source; empty: none."
+)
 _FORMAT = choice_field(
     "format",
     "`ciphertext` or `envelope`. Left out: the form of the source.",
@@ -53,7 +57,8 @@ _FORMAT = choice_field(
     CiphertextFormat.ENVELOPE,
 ).optional()
 _TARGET_FIELDS: tuple[Field[object], ...] = tuple(
-    cast("Field[object]", field) for field in (_KEYRING, _ALGORITHM, _ASSOCIATED_DATA, _FORMAT)
+    cast("Field[object]", field)
+    for field in (_KEYRING, _ALGORITHM, _ASSOCIATED_DATA, _FORMAT, _CONTEXT)
 )
 _NAMES = [field.name for field in _TARGET_FIELDS]
 
@@ -65,6 +70,7 @@ class To(RedactedRepr, Struct, frozen=True):
     algorithm: Algorithm | None = None
     associated_data: bytes | None = None
     format: CiphertextFormat | None = None
+    context: bytes | None = None
 
 
 def _parse_to(value: object) -> To:
@@ -74,12 +80,13 @@ def _parse_to(value: object) -> To:
     try:
         if unknown := values.keys() - set(_NAMES):
             raise unknown_field(unknown, _NAMES)
-        has_own = values.get(_ASSOCIATED_DATA.name) is not None
+        own = {name for name, value in values.items() if value is not None}
         return To(
             _KEYRING.read(values),
             _ALGORITHM.read(values),
-            _ASSOCIATED_DATA.read(values) if has_own else None,
+            _ASSOCIATED_DATA.read(values) if _ASSOCIATED_DATA.name in own else None,
             _FORMAT.read(values),
+            _CONTEXT.read(values) if _CONTEXT.name in own else None,
         )
     except FieldError as error:
         raise InvalidValueError(f"cannot be read: {error.message}") from None
@@ -165,14 +172,18 @@ def re_encrypt(call: KeyCall) -> ReEncrypt:
     target's active key.
     """
     source, to, associated_data = _source_of(call), call[TO], call[ASSOCIATED_DATA]
+    context = call[DERIVATION_CONTEXT]
     target = Target(
         to.algorithm or call.algorithm,
         to.keyring or call.keyring,
         associated_data if to.associated_data is None else to.associated_data,
         to.format or source.format,
+        context if to.context is None else to.context,
     )
     if source.is_wrapped_key and target.format is CiphertextFormat.ENVELOPE:
         raise FieldError(TO.name, Problem.MALFORMED, "a wrapped key has no envelope")
+    if source.is_wrapped_key and (context or target.context):
+        raise FieldError("context", Problem.MALFORMED, "a wrapped key has no context")
     return ReEncrypt(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -182,6 +193,7 @@ def re_encrypt(call: KeyCall) -> ReEncrypt:
         associated_data=associated_data,
         format=source.format,
         target=target,
+        context=context,
         probe=call.other_algorithms(Operation.RE_ENCRYPT),
     )
 
@@ -227,6 +239,7 @@ OPERATION = KeyOperation(
         SOURCE_WRAPPED_KEY,
         SOURCE_VERSION,
         ASSOCIATED_DATA,
+        DERIVATION_CONTEXT,
         TO,
     ),
     header=ENVELOPE_HEADER,

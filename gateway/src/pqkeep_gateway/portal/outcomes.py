@@ -21,6 +21,8 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.SCOPE_DENIED: "not in the API key's scopes",
     ErrorKind.PURPOSE_DENIED: "not a use of the keyring",
     ErrorKind.KEYRING_DELETED: "keyring deleted",
+    ErrorKind.CONTEXT_REQUIRED: "without its context",
+    ErrorKind.CONTEXT_REFUSED: "with a context that the keyring has not",
     ErrorKind.VERSION_BELOW_MINIMUM: "below the minimum version",
     ErrorKind.TARGET_VERSION_BELOW_MINIMUM: "target below its minimum version",
     ErrorKind.TARGET_PURPOSE_DENIED: "not a use of the target",

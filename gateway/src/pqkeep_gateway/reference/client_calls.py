@@ -57,9 +57,11 @@ CALLS: Mapping[str, ClientCall] = {
         "kem.encrypt",
         _shown("encrypted"),
         ("plaintext",),
-        _BOUND_KEY | _same("mode", "salt"),
+        _BOUND_KEY | _same("mode", "salt", "context"),
     ),
-    "decrypt": ClientCall("kem.decrypt", "plaintext = {}", ("ciphertext",), _BOUND_KEY),
+    "decrypt": ClientCall(
+        "kem.decrypt", "plaintext = {}", ("ciphertext",), _BOUND_KEY | _same("context")
+    ),
     "encapsulate": ClientCall("kem.encapsulate", _shown("encapsulated"), (), _KEY),
     "decapsulate": ClientCall("kem.decapsulate", "shared_secret = {}", ("kem_ciphertext",), _KEY),
     "wrap": _WRAP,
@@ -70,10 +72,13 @@ CALLS: Mapping[str, ClientCall] = {
         "kem.re_encrypt",
         _shown("re_encrypted"),
         ("ciphertext",),
-        _BOUND_KEY | _same("envelope", "wrapped_key"),
+        _BOUND_KEY | _same("envelope", "wrapped_key", "context"),
     ),
     "generate_data_key": ClientCall(
-        "kem.data_key", _shown("data_key"), (), _BOUND_KEY | _same("size", "plaintext", "format")
+        "kem.data_key",
+        _shown("data_key"),
+        (),
+        _BOUND_KEY | _same("size", "plaintext", "format", "context"),
     ),
     "compute_mac": ClientCall("macs.compute", _shown("computed"), ("message",), _KEY),
     "verify_mac": ClientCall("macs.verify", _shown("is_valid"), ("message", "mac"), _KEY),
@@ -142,7 +147,10 @@ CALLS: Mapping[str, ClientCall] = {
         "keys.list_usage", "for usage in {}:\n    print(usage)", (), _same("algorithm")
     ),
     "create_keyring": ClientCall(
-        "keyrings.create", _shown("keyring"), _NAME, _SETTINGS | _same("first_version")
+        "keyrings.create",
+        _shown("keyring"),
+        _NAME,
+        _SETTINGS | _same("first_version", "derived"),
     ),
     "list_keyrings": ClientCall(
         "keyrings.list",

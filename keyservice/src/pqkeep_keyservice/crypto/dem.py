@@ -35,16 +35,26 @@ def key_info(
     algorithm: Algorithm,
     version: KeyVersion,
     keyring: KeyringName,
+    context: bytes = b"",
 ) -> bytes:
-    """Return the HKDF info that binds a data key to a purpose and a key version."""
+    """Return the HKDF info that binds a data key to a purpose, a key version and a context."""
+    protocol = (b"pqkeep/v1/derived", context) if context else (b"pqkeep/v1",)
     return length_prefixed(
-        b"pqkeep/v1",
+        *protocol,
         purpose,
         algorithm.encode(),
         tenant.bytes,
         version.to_bytes(4, "big"),
         *bound_keyring(keyring),
     )
+
+
+def bound_context(context: bytes, associated_data: bytes) -> bytes:
+    """Return the cipher's associated data for a context, if any, and the caller's."""
+    if not context:
+        return associated_data
+    parts = [len(part).to_bytes(4, "big") + part for part in (context, associated_data)]
+    return b"".join((b"pqkeep/v1/context", *parts))
 
 
 def supplied_key_info(algorithm: Algorithm, public_key: bytes) -> bytes:

@@ -82,19 +82,31 @@ class SymmetricKey:
         return ALGORITHMS[self._scheme.algorithm].kind is Kind.CIPHER
 
     def encrypt(
-        self, plaintext: bytes | bytearray, *, info: bytes, associated_data: bytes
+        self,
+        plaintext: bytes | bytearray,
+        *,
+        info: bytes,
+        associated_data: bytes,
+        is_kept: bool = True,
     ) -> bytes:
-        """Return the sealed data (40 bytes longer than the plaintext)."""
-        nonce = os.urandom(NONCE_SIZE)
-        return nonce + self._cipher(info).encrypt(nonce, plaintext, associated_data)
+        """Return the sealed data (40 bytes longer than the plaintext).
 
-    def decrypt(self, sealed: bytes, *, info: bytes, associated_data: bytes) -> bytes:
+        ``is_kept``: whether the derived key stays in memory for further calls.
+        """
+        nonce = os.urandom(NONCE_SIZE)
+        cipher = self._cipher(info, is_kept=is_kept)
+        return nonce + cipher.encrypt(nonce, plaintext, associated_data)
+
+    def decrypt(
+        self, sealed: bytes, *, info: bytes, associated_data: bytes, is_kept: bool = True
+    ) -> bytes:
         """Return the plaintext. Raises DecryptionError."""
         if len(sealed) < NONCE_SIZE + TAG_SIZE:
             raise DecryptionError
         nonce, ciphertext = sealed[:NONCE_SIZE], memoryview(sealed)[NONCE_SIZE:]
         try:
-            return self._cipher(info).decrypt(nonce, ciphertext, associated_data)
+            cipher = self._cipher(info, is_kept=is_kept)
+            return cipher.decrypt(nonce, ciphertext, associated_data)
         except InvalidTag:
             raise DecryptionError from None
 
@@ -115,7 +127,9 @@ class SymmetricKey:
         name = self._scheme.algorithm.encode()
         return self._derive(CHECK_INFO + name, CHECK_VALUE_SIZE)
 
-    def _cipher(self, info: bytes) -> Xaes256Gcm:
+    def _cipher(self, info: bytes, *, is_kept: bool) -> Xaes256Gcm:
+        if not is_kept:
+            return Xaes256Gcm(self._derive(info))
         cipher = self._ciphers.get(info)
         if cipher is None:
             cipher = self._ciphers[info] = Xaes256Gcm(self._derive(info))

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import KeyPurpose, KeyringInfo
+from pqkeep_protocol.keyrings import DERIVED_PURPOSES, KeyPurpose, KeyringInfo
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     Destruction,
@@ -103,8 +103,20 @@ class Keyring:
         if not self.info.allows_version(operation, version):
             raise KeyServiceError(ErrorKind.VERSION_BELOW_MINIMUM)
 
+    def require_context(self, context: bytes) -> None:
+        """Raise CONTEXT_REQUIRED and CONTEXT_REFUSED: only derived keys have a context."""
+        if self.info.derived and not context:
+            raise KeyServiceError(ErrorKind.CONTEXT_REQUIRED)
+        if context and not self.info.derived:
+            raise KeyServiceError(ErrorKind.CONTEXT_REFUSED)
+
     def with_changes(self, request: UpdateKeyring) -> "Keyring":
-        """Return the next revision, with the request's values that are not None."""
+        """Return the next revision, with the request's values that are not None.
+
+        Raises PURPOSE_DENIED for purposes that derived keys do not have.
+        """
+        if self.info.derived and not set(request.purposes or ()) <= set(DERIVED_PURPOSES):
+            raise KeyServiceError(ErrorKind.PURPOSE_DENIED)
         values = structs.asdict(request)
         changes = {
             name: values[name]

@@ -6,6 +6,9 @@ The key derivation has the purpose, tenant, keyring, algorithm and version. The 
 data is the caller's. A ciphertext decrypts only if all of them match. With a supplied public key,
 the key derivation has that key instead, because the others are unknown.
 
+In a keyring with derived keys, the key derivation and the associated data have the caller's context
+too.
+
 A key for XAES-256-GCM takes the place of the shared secret, with the same key derivation:
 
     ciphertext = nonce (24) || AES-GCM ciphertext || tag (16)
@@ -16,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -61,32 +65,35 @@ class Purpose(Enum):
 
 def encrypt(request: Encrypt, context: Context) -> OperationResult:
     """Encrypt data."""
+    context.keyring.require_context(request.context)
     key = context.key_for(request.operation, request.version)
     version = key.info.version
-    purpose, associated_data = _binding(request, version)
-    ciphertext = _seal(purpose, request.plaintext, key, context, associated_data)
+    binding = _binding(request, version)
+    ciphertext = _seal(binding, request.plaintext, key, context)
     return OperationResult(Encrypted(ciphertext=ciphertext, version=version), version)
 
 
 def decrypt(request: Decrypt, context: Context) -> OperationResult:
     """Decrypt a ciphertext of the same key version. Raises DECRYPTION_FAILED."""
+    context.keyring.require_context(request.context)
     key = context.key_for(request.operation, request.version)
-    purpose, associated_data = _binding(request, request.version)
-    plaintext = _open(purpose, request.ciphertext, key, context, associated_data)
+    plaintext = _open(_binding(request, request.version), request.ciphertext, key, context)
     return OperationResult(Decrypted(plaintext=plaintext), request.version)
 
 
 def wrap(request: Wrap, context: Context) -> OperationResult:
     """Encrypt a symmetric key."""
     key = context.key_for(request.operation, request.version)
-    wrapped_key = _seal(Purpose.WRAP, request.symmetric_key, key, context, request.associated_data)
+    binding = Binding(Purpose.WRAP, request.associated_data)
+    wrapped_key = _seal(binding, request.symmetric_key, key, context)
     return OperationResult(Wrapped(wrapped_key=wrapped_key), key.info.version)
 
 
 def unwrap(request: Unwrap, context: Context) -> OperationResult:
     """Decrypt a wrapped key of the same key version. Raises DECRYPTION_FAILED."""
     key = context.key_for(request.operation, request.version)
-    symmetric_key = _open(Purpose.WRAP, request.wrapped_key, key, context, request.associated_data)
+    binding = Binding(Purpose.WRAP, request.associated_data)
+    symmetric_key = _open(binding, request.wrapped_key, key, context)
     return OperationResult(Unwrapped(symmetric_key=symmetric_key), request.version)
 
 
@@ -97,13 +104,13 @@ def generate_data_key(request: GenerateDataKey, context: Context) -> OperationRe
     """
     operation = Operation.WRAP if request.format is None else Operation.ENCRYPT
     context.keyring.require(PURPOSE_OF[operation])
+    context.keyring.require_context(request.context)
     if operation not in ALGORITHMS[request.algorithm].operations:
         raise KeyServiceError(ErrorKind.UNSUPPORTED)
     key = context.key_for(request.operation, request.version)
     version = key.info.version
-    purpose, associated_data = _binding(request, version)
     data_key = os.urandom(request.size)
-    encrypted = _seal(purpose, data_key, key, context, associated_data)
+    encrypted = _seal(_binding(request, version), data_key, key, context)
     plaintext = data_key if request.plaintext else b""
     result = DataKey(encrypted=encrypted, version=version, plaintext=plaintext)
     return OperationResult(result, version)
@@ -194,34 +201,39 @@ def _decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> Operation
     return unwrap(request, context)
 
 
-def _binding(
-    request: Encrypt | Decrypt | GenerateDataKey, version: KeyVersion
-) -> tuple[Purpose, bytes]:
-    """Return a ciphertext's purpose and associated data. An envelope is bound to its header too."""
+class Binding(NamedTuple):
+    """What a ciphertext is bound to, besides its key."""
+
+    purpose: Purpose
+    associated_data: bytes
+    """The cipher's."""
+    context: bytes = b""
+
+
+def _binding(request: Encrypt | Decrypt | GenerateDataKey, version: KeyVersion) -> Binding:
+    """Return a ciphertext's binding. An envelope is bound to its header too."""
+    purpose, associated_data = Purpose.ENCRYPT, request.associated_data
     if request.format is None:
-        return Purpose.WRAP, request.associated_data
-    if request.format is CiphertextFormat.CIPHERTEXT:
-        return Purpose.ENCRYPT, request.associated_data
-    header = Header(request.algorithm, version, request.keyring)
-    return Purpose.ENVELOPE, header.bound() + request.associated_data
+        purpose = Purpose.WRAP
+    elif request.format is CiphertextFormat.ENVELOPE:
+        header = Header(request.algorithm, version, request.keyring)
+        purpose, associated_data = Purpose.ENVELOPE, header.bound() + associated_data
+    bound = dem.bound_context(request.context, associated_data)
+    return Binding(purpose, bound, request.context)
 
 
-def _seal(
-    purpose: Purpose,
-    data: bytes | bytearray,
-    key: KeyEntry,
-    context: Context,
-    associated_data: bytes,
-) -> bytes:
+def _seal(binding: Binding, data: bytes | bytearray, key: KeyEntry, context: Context) -> bytes:
     """Encapsulate to the key, and encrypt the data under the shared secret.
 
     A symmetric key encrypts the data itself.
     """
-    versions = context.versions
-    info = derivation_info(purpose, versions, key)
+    versions, associated_data = context.versions, binding.associated_data
+    info = derivation_info(binding.purpose, versions, key, binding.context)
     if versions.algorithm in SYMMETRIC:
         secret = context.material.symmetric_key(versions.tenant, key)
-        return secret.encrypt(data, info=info, associated_data=associated_data)
+        return secret.encrypt(
+            data, info=info, associated_data=associated_data, is_kept=not binding.context
+        )
     public = context.material.encapsulation_key(versions.tenant, key)
     shared_secret, kem_ciphertext = public.encapsulate()
     return dem.encrypt(
@@ -247,20 +259,16 @@ def seal_to(
     return dem.encrypt(hkdf_hash, shared_secret, data, info=info, associated_data=associated_data)
 
 
-def _open(
-    purpose: Purpose,
-    ciphertext: bytes,
-    key: KeyEntry,
-    context: Context,
-    associated_data: bytes,
-) -> bytes:
+def _open(binding: Binding, ciphertext: bytes, key: KeyEntry, context: Context) -> bytes:
     """Return the data, even if encrypt got the key as a supplied key. Raises DECRYPTION_FAILED."""
-    versions = context.versions
-    info = derivation_info(purpose, versions, key)
+    versions, associated_data = context.versions, binding.associated_data
+    info = derivation_info(binding.purpose, versions, key, binding.context)
     if versions.algorithm in SYMMETRIC:
         secret = context.material.symmetric_key(versions.tenant, key)
         try:
-            return secret.decrypt(ciphertext, info=info, associated_data=associated_data)
+            return secret.decrypt(
+                ciphertext, info=info, associated_data=associated_data, is_kept=not binding.context
+            )
         except dem.DecryptionError:
             raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
     private = context.material.decapsulation_key(versions.tenant, key)
@@ -277,7 +285,7 @@ def _open(
     try:
         return open_with(info=info)
     except dem.DecryptionError:
-        if purpose is not Purpose.ENCRYPT:
+        if binding.purpose is not Purpose.ENCRYPT or binding.context:
             raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
     try:
         return open_with(info=supplied_key_info(versions.algorithm, key.info.public_key))
@@ -285,11 +293,20 @@ def _open(
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
 
 
-def derivation_info(purpose: Purpose, versions: KeyVersions, key: KeyEntry) -> bytes:
-    """Return the HKDF info that binds a result to its purpose and key version."""
-    info = key.derivation_info.get(purpose.value)
+def derivation_info(
+    purpose: Purpose, versions: KeyVersions, key: KeyEntry, context: bytes = b""
+) -> bytes:
+    """Return the HKDF info that binds a result to its purpose, key version and context."""
+    info = None if context else key.derivation_info.get(purpose.value)
     if info is None:
-        info = key.derivation_info[purpose.value] = key_info(
-            purpose.value, versions.tenant, versions.algorithm, key.info.version, versions.keyring
+        info = key_info(
+            purpose.value,
+            versions.tenant,
+            versions.algorithm,
+            key.info.version,
+            versions.keyring,
+            context,
         )
+        if not context:  # contexts are many
+            key.derivation_info[purpose.value] = info
     return info

@@ -66,6 +66,7 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
             associated_data=request.associated_data,
             probe=request.probe,
             format=request.format,
+            context=request.context,
         )
     _require_operation(source)
     source_context = await context.of_key(
@@ -116,6 +117,7 @@ async def _sealed(
             plaintext=plaintext,
             associated_data=target.associated_data,
             format=target.format,
+            context=target.context,
         )
         _require_operation(encrypt)
         done = kem_dem.encrypt(encrypt, target_context)

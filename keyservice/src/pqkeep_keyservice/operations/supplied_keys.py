@@ -55,6 +55,8 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
                 own_keyring = await parts.keyrings.get(KeyringId(request.tenant, keyring))
                 own_keyring.require_exists()
                 own_keyring.require(PURPOSE_OF[request.operation])
+                if isinstance(request, Encrypt):
+                    own_keyring.require_context(request.context)
                 versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
                 versions.key_for(request.operation, version)
                 own_keyring.require_version(request.operation, version)

@@ -67,6 +67,14 @@ MinimumEncryption = Annotated[
     ),
 ]
 
+Derived = Annotated[
+    bool,
+    typer.Option(
+        "--derived",
+        help="Derive a key from the context of each call. The keys encrypt and decrypt only.",
+    ),
+]
+
 app = typer.Typer(
     name="keyrings",
     help="Create keyrings and set the purposes of their keys.",
@@ -132,6 +140,7 @@ def create(  # noqa: PLR0913 - an option each
             show_default=False,
         ),
     ] = None,
+    derived: Derived = False,
 ) -> None:
     """Create a keyring without keys."""
     labels = _labels(label)
@@ -145,6 +154,7 @@ def create(  # noqa: PLR0913 - an option each
             minimum_decryption_version=minimum_decryption_version,
             minimum_encryption_version=minimum_encryption_version,
             first_version=first_version,
+            derived=derived or None,
         )
     _show(invocation, made)
 

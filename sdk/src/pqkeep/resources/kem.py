@@ -44,10 +44,12 @@ class Kem(Generic[T_co]):
         mode: str | None = None,
         salt: bytes | None = None,
         associated_data: bytes | None = None,
+        context: bytes | None = None,
     ) -> Call[Ciphertext]:
         """Encrypt at most 1,048,576 bytes. A named version must be the active one.
 
-        Decryption needs the same ``associated_data`` (at most 65,536 bytes).
+        Decryption needs the same ``associated_data`` (at most 65,536 bytes). A keyring with derived
+        keys needs a ``context`` (at most 4,096 bytes), for decryption too.
 
         ``mode`` is ``standard`` or ``deterministic``. The latter needs a salt. Both return a new
         ciphertext each time.
@@ -63,6 +65,7 @@ class Kem(Generic[T_co]):
                 "mode": mode,
                 "salt": encoded_or_none(salt),
                 "associated_data": encoded_or_none(associated_data),
+                "context": encoded_or_none(context),
             },
         )
 
@@ -75,10 +78,12 @@ class Kem(Generic[T_co]):
         algorithm: str | None = None,
         keyring: str | None = None,
         associated_data: bytes | None = None,
+        context: bytes | None = None,
     ) -> Call[bytes]:
         """Return the plaintext.
 
-        Raises DecryptionError for another key, other ``associated_data``, or a changed ciphertext.
+        Raises DecryptionError for another key, other ``associated_data``, another ``context``, or a
+        changed ciphertext.
         """
         return post(
             "/kem/decrypt",
@@ -89,6 +94,7 @@ class Kem(Generic[T_co]):
                 "algorithm": self._rules.kem(algorithm),
                 "keyring": keyring,
                 "associated_data": encoded_or_none(associated_data),
+                "context": encoded_or_none(context),
             },
         )
 
@@ -194,11 +200,12 @@ class Kem(Generic[T_co]):
         keyring: str | None = None,
         key_version: int | None = None,
         associated_data: bytes | None = None,
+        context: bytes | None = None,
     ) -> Call[DataKey]:
         """Make a random data key of 16, 32 (the default) or 64 bytes, and encrypt it.
 
         ``format`` is ``wrapped_key``, ``ciphertext`` or ``envelope``. If ``plaintext`` is False,
-        the result has only the encrypted key.
+        the result has only the encrypted key. A keyring with derived keys needs a ``context``.
         """
         return post(
             "/kem/data-key",
@@ -211,6 +218,7 @@ class Kem(Generic[T_co]):
                 "algorithm": self._rules.kem(algorithm),
                 "keyring": keyring,
                 "associated_data": encoded_or_none(associated_data),
+                "context": encoded_or_none(context),
             },
         )
 
@@ -223,6 +231,7 @@ class Kem(Generic[T_co]):
         keyring: str | None = None,
         key_version: int | None = None,
         associated_data: bytes | None = None,
+        context: bytes | None = None,
     ) -> Call[Envelope]:
         """Encrypt at most 1,048,576 bytes, to a text that names its key."""
         return post(
@@ -234,13 +243,18 @@ class Kem(Generic[T_co]):
                 "algorithm": self._rules.kem(algorithm),
                 "keyring": keyring,
                 "associated_data": encoded_or_none(associated_data),
+                "context": encoded_or_none(context),
                 "format": "envelope",
             },
         )
 
     @Operation
     def decrypt_envelope(
-        self, envelope: str, *, associated_data: bytes | None = None
+        self,
+        envelope: str,
+        *,
+        associated_data: bytes | None = None,
+        context: bytes | None = None,
     ) -> Call[bytes]:
         """Return the plaintext. Raises DecryptionError for another key or a changed envelope."""
         return post(
@@ -250,6 +264,7 @@ class Kem(Generic[T_co]):
                 "envelope": envelope,
                 "algorithm": self._rules.kem(None),
                 "associated_data": encoded_or_none(associated_data),
+                "context": encoded_or_none(context),
             },
         )
 
@@ -300,6 +315,8 @@ class Kem(Generic[T_co]):
         to_keyring: str | None = None,
         to_associated_data: bytes | None = None,
         to_format: str | None = None,
+        context: bytes | None = None,
+        to_context: bytes | None = None,
     ) -> Call[ReEncrypted]:
         """Encrypt the content of a ciphertext, an envelope or a wrapped key to another key.
 
@@ -313,6 +330,7 @@ class Kem(Generic[T_co]):
             "algorithm": rule(to_algorithm),
             "associated_data": encoded_or_none(to_associated_data),
             "format": to_format,
+            "context": encoded_or_none(to_context),
         }
         return post(
             "/kem/re-encrypt",
@@ -325,6 +343,7 @@ class Kem(Generic[T_co]):
                 "algorithm": algorithm,
                 "keyring": keyring,
                 "associated_data": encoded_or_none(associated_data),
+                "context": encoded_or_none(context),
                 "to": {name: value for name, value in target.items() if value is not None},
             },
         )

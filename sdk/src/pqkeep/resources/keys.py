@@ -314,11 +314,12 @@ class Keyrings(Generic[T_co]):
         minimum_decryption_version: int | None = None,
         minimum_encryption_version: int | None = None,
         first_version: int | None = None,
+        derived: bool | None = None,
     ) -> Call[Keyring]:
         """Create a keyring without keys. Without ``purposes``, its keys are for all purposes.
 
-        ``first_version`` is the lowest version number of its keys, at most 100,000. It cannot be
-        changed.
+        ``first_version`` is the lowest version number of its keys, at most 100,000. With
+        ``derived`` they encrypt and decrypt only, each call with a context. Neither can be changed.
         """
         body = _settings(
             description,
@@ -329,7 +330,7 @@ class Keyrings(Generic[T_co]):
             minimum_decryption_version,
             minimum_encryption_version,
         )
-        new = {"name": name, "first_version": first_version}
+        new = {"name": name, "first_version": first_version, "derived": derived}
         return change("/kms/keyrings", _keyring, {**new, **body})
 
     @Operation
@@ -445,5 +446,6 @@ def _keyring(data: Data) -> Keyring:
         minimum_decryption_version=data.integer("minimum_decryption_version"),
         minimum_encryption_version=data.integer("minimum_encryption_version"),
         first_version=data.integer("first_version"),
+        derived=data.flag("derived"),
         archive_at=data.time_or_none("archive_at"),
     )
