@@ -215,7 +215,7 @@ async def test_derived_keys_do_nothing_else(
             CreateKeyring(**named, purposes=purposes, derived=True)
     await caller.ask(UpdateKeyring(**named, purposes=(KeyPurpose.DECRYPT,)))
     assert (await caller.ask(GetKeyring(**named))).keyring.derived
-    sql("UPDATE keyrings SET derived = :derived", derived=False)
+    sql("UPDATE keyrings SET derived = FALSE")
     later = Derived(restarted(), caller.tenant, attribution)
     assert await later.refusal(GetKeyring(**named)) is ErrorKind.UNAVAILABLE
 

@@ -125,6 +125,27 @@ def test_what_symmetric_keys_made_is_read(keyring: str, vectors: dict[str, Any],
         assert key.decrypt(output, info=info, associated_data=b"") == b"hello, world"
 
 
+@pytest.mark.parametrize("name", VECTORS["derived"])
+@pytest.mark.parametrize(("keyring", "vectors"), KEYRINGS)
+def test_what_derived_keys_made_is_read(keyring: str, vectors: dict[str, Any], name: str) -> None:
+    """Data that was encrypted externally with a context and associated data is decrypted."""
+    algorithm, purpose = name.split()
+    context = b"customers/42"
+    place = (TENANT, Algorithm(algorithm), KeyVersion(7), keyring)
+    bound: Any = {
+        "info": key_info(purpose.encode(), *place, context),
+        "associated_data": dem.bound_context(context, b"iban"),
+    }
+    assert bound["associated_data"].hex() == VECTORS["derived_associated_data"]
+    sealed, secret = bytes.fromhex(vectors["derived"][name]), bytes(range(32))
+    if algorithm in SYMMETRIC:
+        key = SYMMETRIC[Algorithm(algorithm)].load_seed(Secret(secret))
+        assert key.decrypt(sealed, **bound) == b"hello, world"
+    else:
+        hkdf_hash = KEMS[Algorithm(algorithm)].hkdf_hash
+        assert dem.decrypt(hkdf_hash, secret, sealed, **bound) == b"hello, world"
+
+
 def test_every_kem_and_purpose_has_a_vector() -> None:
     """Each KEM has a vector for each purpose."""
     bare = set(Purpose) - {Purpose.ENVELOPE, Purpose.MAC}

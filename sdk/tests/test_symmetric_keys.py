@@ -62,3 +62,28 @@ def test_macs(client: Client) -> None:
     assert client.macs.verify(b"another", made.mac, key_version=1) is False
     many = client.macs.compute_many([{"message": b"one"}, {"message": b"two"}])
     assert len(list(many)) == 2
+
+
+def test_derived_keys(client: Client) -> None:
+    """Each call of a keyring with derived keys has a context, and opens with it only."""
+    made = client.keyrings.create("cards", derived=True)
+    assert (made.derived, made.purposes) == (True, ("encrypt", "decrypt"))
+    client.keys.generate(XAES, keyring="cards")
+    key: Any = {"algorithm": XAES, "keyring": "cards"}
+    ours: Any = {**key, "context": b"customers/42"}
+    sealed = client.kem.encrypt(bytes(16), **ours).ciphertext
+    assert client.kem.decrypt(sealed, key_version=1, **ours) == bytes(16)
+    envelope = client.kem.encrypt_to_envelope(bytes(16), **ours).envelope
+    assert client.kem.decrypt_envelope(envelope, context=b"customers/42") == bytes(16)
+    moved = client.kem.re_encrypt(sealed, key_version=1, to_context=b"customers/43", **ours)
+    assert moved.ciphertext is not None
+    theirs: Any = {**key, "key_version": 1, "context": b"customers/43"}
+    assert client.kem.decrypt(moved.ciphertext, **theirs) == bytes(16)
+    data_key = client.kem.data_key(format="ciphertext", **ours)
+    assert data_key.ciphertext is not None
+    opened = client.kem.decrypt(data_key.ciphertext, key_version=1, **ours)
+    assert opened == data_key.plaintext
+    with pytest.raises(DecryptionError):
+        client.kem.decrypt(sealed, **theirs)
+    with pytest.raises(InvalidRequestError, match="context"):
+        client.kem.encrypt(bytes(16), **key)
