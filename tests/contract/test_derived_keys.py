@@ -52,7 +52,10 @@ def test_a_context_opens_only_its_own(algorithm: str, caller: Caller) -> None:
     batch = {**key, "items": [{**blob, "context": OURS}, {**blob, "context": THEIRS}, blob]}
     results = caller.post("/kem/decrypt/batch", batch)["results"]
     assert results[0]["data"]["plaintext"] == TEXT
-    assert [each["error"]["code"] for each in results[1:]] == ["ERR_KEM_002", "ERR_INVALID_001"]
+    assert [each["error"]["error_code"] for each in results[1:]] == [
+        "ERR_KEM_002",
+        "ERR_INVALID_001",
+    ]
 
 
 @pytest.mark.parametrize(("keyring", "context"), [(DERIVED, ""), (PLAIN, OURS)])

@@ -14,7 +14,13 @@ KYBER = {"algorithm": "Kyber768"}
 CARDS = "payments.cards"
 FIELDS = {
     *("name", "description", "labels", "purposes", "rotation_days", "archive_after_days"),
-    *("minimum_decryption_version", "minimum_encryption_version", "first_version", "created_at"),
+    *(
+        "minimum_decryption_version",
+        "minimum_encryption_version",
+        "first_version",
+        "derived",
+        "created_at",
+    ),
 }
 TEXT = base64.b64encode(b"attack at dawn").decode()
 NOT_FOUND = (404, "ERR_NOT_FOUND_001", "keyring")
