@@ -1,4 +1,4 @@
-"""An operator's session in a browser: it reads what the operator may read, and changes nothing."""
+"""An operator's session in a browser has the operator's read permissions, and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OPERATOR = Cookies().operator
 
 @pytest.fixture
 def browser(closed: Installation) -> Caller:
-    """A browser in which the operator has signed in."""
+    """A browser with the operator's session."""
     return _signed_in(closed)
 
 
 @pytest.fixture
 def thief(closed: Installation) -> Iterator[httpx2.Client]:
-    """Somebody who sends what they were told to, and keeps nothing."""
+    """A client that sends given cookies and keeps none."""
     with httpx2.Client(
         base_url=closed.base_url + API, trust_env=False, verify=TLS, timeout=REQUEST_SECONDS
     ) as client:
@@ -62,7 +62,7 @@ def _refusal(response: httpx2.Response) -> tuple[int, str]:
 
 
 def _request(row: Endpoint, tenant_id: str) -> tuple[str, str, Any]:
-    """Return a request of a row's that would be valid of somebody who may."""
+    """Return a request for a row, valid for an authorized caller."""
     values: dict[str, Any] = {each.name: each.example for each in row.fields}
     values |= {"tenant_id": tenant_id, "id": uuid.uuid4(), "version": 1, "key_version": 1}
     body = {each.name: values[each.name] for each in row.other_fields if each.name in values}
@@ -70,7 +70,7 @@ def _request(row: Endpoint, tenant_id: str) -> tuple[str, str, Any]:
 
 
 def test_the_cookie_is_for_this_host_and_no_script(closed: Installation) -> None:
-    """The cookie is httpOnly, SameSite=Strict, Secure and host-only; a person's cookies go."""
+    """The cookie is HttpOnly, SameSite=Strict, Secure and host-only; a person's cookies are deleted."""
     sent = {"operator_key": closed.ready["operator_key"]}
     cookies = _cookies(closed.caller(None).ask("POST", "/auth/operator", sent))
     attributes = ("path", "max-age", "httponly", "samesite", "secure", "domain")
@@ -86,7 +86,7 @@ def test_the_cookie_is_for_this_host_and_no_script(closed: Installation) -> None
 
 
 def test_a_person_who_signs_in_takes_the_operators_cookie_away(closed: Installation) -> None:
-    """Signing in as a person deletes the operator's cookie: a browser is one or the other."""
+    """A person's sign-in deletes the operator's cookie: a browser has one session only."""
     person = closed.person(closed.new_tenant().tenant_id)
     email = closed.operator().get("/team/members", tenant_id=person.tenant_id)["members"][0]
     fields = {"email": email["email"], "password": PASSWORD}
@@ -99,7 +99,7 @@ def test_a_person_who_signs_in_takes_the_operators_cookie_away(closed: Installat
 def test_a_session_reads_and_nothing_else(
     closed: Installation, signed_in: Caller, tenant: Caller, row: Endpoint
 ) -> None:
-    """A forbidden operation is 403 for the operator; a permitted change is 401."""
+    """A forbidden operation is 403 for the operator's session; a permitted change is 401."""
     response = signed_in.ask(*_request(row, tenant.tenant_id))
     if Credential.OPERATOR not in GRANTS[row.permission]:
         assert _refusal(response) == DENIED
@@ -111,7 +111,7 @@ def test_a_session_reads_and_nothing_else(
 
 @pytest.fixture(scope="module")
 def signed_in(closed: Installation) -> Caller:
-    """A browser in which the operator has signed in, for the whole module."""
+    """A browser with the operator's session, for the whole module."""
     return _signed_in(closed)
 
 
@@ -123,7 +123,7 @@ def tenant(closed: Installation) -> Caller:
 
 @pytest.mark.threat("stolen-operator-cookie")
 def test_a_change_needs_the_credential_with_it(closed: Installation, browser: Caller) -> None:
-    """A change is refused by cookie alone, done by the credential beside it, and once only."""
+    """The cookie alone changes nothing; the credential beside it makes exactly one change."""
     name = f"tenant {uuid.uuid4()}"
     refused = browser.ask("POST", "/tenants", {"name": name})
     assert _refusal(refused) == CREDENTIAL_REQUIRED
@@ -135,7 +135,7 @@ def test_a_change_needs_the_credential_with_it(closed: Installation, browser: Ca
 
 
 def test_an_operator_is_no_sign_up(installation: Installation) -> None:
-    """Where sign-up is open, an operator's session is not taken for somebody without a credential."""
+    """With open sign-up, an operator's session is not treated as anonymous."""
     browser = _signed_in(installation)
     name = f"tenant {uuid.uuid4()}"
     for fields in ({"name": name}, {"name": name, "plan": "starter"}):
@@ -147,14 +147,14 @@ def test_an_operator_is_no_sign_up(installation: Installation) -> None:
     "proof", [{"X-Step-Up-Token": "pqu_" + "0" * 49}, {"X-HTTP-Method-Override": "GET"}]
 )
 def test_nothing_else_makes_a_change_of_it(browser: Caller, proof: Mapping[str, str]) -> None:
-    """No other header lets a session change something."""
+    """No other header lets the session change something."""
     response = browser.ask("POST", "/tenants", {"name": "another"}, headers=dict(proof))
     assert _refusal(response) == CREDENTIAL_REQUIRED
 
 
 @pytest.mark.threat("stolen-operator-cookie")
 def test_signing_out_ends_the_session(browser: Caller, thief: httpx2.Client) -> None:
-    """After signing out the cookie is deleted, a copy of it opens nothing, and it can be repeated."""
+    """Signing out deletes the cookie, a copy of it opens nothing, and repeating it is allowed."""
     stolen = browser.client.headers["Cookie"]
     for _ in range(2):
         response = browser.ask("POST", "/auth/operator/logout")
@@ -165,7 +165,7 @@ def test_signing_out_ends_the_session(browser: Caller, thief: httpx2.Client) -> 
 
 
 def test_a_planted_cookie_is_not_adopted(closed: Installation, thief: httpx2.Client) -> None:
-    """A token that was in the browser before the sign-in opens nothing after it."""
+    """A token from before the sign-in opens nothing afterwards."""
     planted = {"Cookie": f"{OPERATOR}={'pqb_' + '0' * 49}"}
     fields = {"operator_key": closed.ready["operator_key"]}
     response = thief.post("/auth/operator", json=fields, headers=planted)
@@ -178,7 +178,7 @@ def test_a_planted_cookie_is_not_adopted(closed: Installation, thief: httpx2.Cli
 def test_cookies_are_not_exchangeable(
     closed: Installation, browser: Caller, thief: httpx2.Client
 ) -> None:
-    """A person's tokens in the operator's cookie, and the reverse, or the credential, open nothing."""
+    """A person's token, a swapped cookie or the credential in the operator's cookie open nothing."""
     person = closed.caller(None)
     invited = closed.operator().post(
         f"/tenants/{closed.new_tenant().tenant_id}/invitations",
@@ -205,7 +205,7 @@ def test_cookies_are_not_exchangeable(
 def test_with_both_cookies_it_is_the_operators(
     closed: Installation, browser: Caller, thief: httpx2.Client
 ) -> None:
-    """A request with both cookies is the operator's everywhere: never one here, the other there."""
+    """A request with both cookies belongs to the operator, everywhere."""
     operators = browser.client.headers["Cookie"]
     both = {"Cookie": f"{ACCESS}={'pqa_' + '0' * 49}; {operators}"}
     assert thief.get("/operators", headers=both).status_code == 200
@@ -216,7 +216,7 @@ def test_with_both_cookies_it_is_the_operators(
 def test_an_unknown_operators_token_does_not_hide_a_person(
     closed: Installation, thief: httpx2.Client, token: str
 ) -> None:
-    """A person with a planted operator's cookie stays who they are, and no change is the operator's."""
+    """A planted operator's cookie does not change a person's session, or make changes as operator."""
     person = closed.person(closed.new_tenant().tenant_id)
     both = {"Cookie": f"{person.session_cookies}; {OPERATOR}={token}"}
     me = thief.get("/auth/me", headers=both)
@@ -227,7 +227,7 @@ def test_an_unknown_operators_token_does_not_hide_a_person(
 
 @pytest.mark.parametrize("path", ["/auth/operator", "/auth/operator/logout", "/tenants"])
 def test_another_sites_page_asks_in_vain(browser: Caller, path: str) -> None:
-    """No page of another site signs an operator in or out, or gets as far as the access table."""
+    """A page of another site cannot sign an operator in or out, or send any request."""
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://example.org"}):
         response = browser.ask("POST", path, {"operator_key": "pqo_"}, headers=headers)
         assert _refusal(response) == DENIED
@@ -243,14 +243,14 @@ def test_an_unknown_credential_is_refused(closed: Installation, key: str) -> Non
 
 
 def test_a_tenants_api_key_is_not_an_operators(closed: Installation, tenant: Caller) -> None:
-    """A tenant's API key begins no operator's session, nor does being sent beside one."""
+    """A tenant's API key cannot begin an operator's session, alone or beside one."""
     fields = {"operator_key": tenant.api_key}
     for caller in (closed.caller(None), tenant):
         assert _refusal(caller.ask("POST", "/auth/operator", fields)) == UNAUTHORIZED
 
 
 def test_both_ends_are_recorded(closed: Installation, browser: Caller) -> None:
-    """The log has the sign-in and the sign-out, by the operator, of the installation."""
+    """Sign-in and sign-out are recorded with the operator, for the installation."""
     browser.post("/auth/operator/logout")
     for operation in ("operator-sign-in", "operator-sign-out"):
         found = closed.operator().get("/audit/records", operation=operation, limit=1)["records"]

@@ -1,4 +1,4 @@
-"""Forgotten passwords over HTTP: the e-mailed token sets a new password once, and nothing else."""
+"""Forgotten passwords over HTTP: the e-mailed token sets one new password, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RIVALS = 16
 
 @pytest.fixture
 def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
-    """The owner of a tenant that no other test uses."""
+    """The owner of a new tenant."""
     return new_person(new_tenant().tenant_id)
 
 
@@ -35,13 +35,13 @@ def email(owner: Caller) -> str:
 
 @pytest.fixture
 def stranger(installation: Installation) -> Caller:
-    """Somebody without a credential, and with cookies of their own."""
+    """A client without a credential, with its own cookies."""
     return installation.caller(None)
 
 
 @pytest.fixture
 def token(installation: Installation, stranger: Caller, email: str) -> str:
-    """What an e-mail to the owner hands over, who has forgotten the password."""
+    """The token in an e-mail to an owner with a forgotten password."""
     stranger.post("/auth/forgot-password", {"email": email}, status=202)
     return installation.mailbox.token(email, "password-reset")
 
@@ -70,9 +70,9 @@ def test_an_e_mail_leads_to_a_new_password(
 def test_who_is_unknown_hears_the_same(
     *, installation: Installation, owner: Caller, stranger: Caller, email: str
 ) -> None:
-    """An address that nobody has is answered like one that somebody has, and gets no e-mail.
+    """An unknown address gets the same response as a known one, and no e-mail.
 
-    E-mail is sent in the order in which it was queued, so that it would be there by now.
+    E-mail is sent in order, so a later e-mail proves that there was none.
     """
     unknown = f"{uuid.uuid4()}@example.com"
     responses = [
@@ -90,7 +90,7 @@ def test_who_is_unknown_hears_the_same(
 def test_an_address_in_capitals_is_the_same(
     installation: Installation, stranger: Caller, email: str
 ) -> None:
-    """Capitals do not matter, and the e-mail goes to the address as its owner wrote it."""
+    """Capitals do not matter, and the e-mail goes to the address as the owner wrote it."""
     stranger.post("/auth/forgot-password", {"email": email.upper()}, status=202)
     token = installation.mailbox.token(email, "password-reset")
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
@@ -110,14 +110,14 @@ def test_no_second_factor_is_left_out(
 
 
 def test_an_unfit_password_leaves_the_token_good(stranger: Caller, token: str) -> None:
-    """A password that is not taken can be mended, with the same token."""
+    """After an invalid password, the same token still works."""
     refusal = stranger.refusal("/auth/reset-password", {"token": token, "new_password": "short"})
     assert refusal == (422, "ERR_INVALID_001", "new_password")
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
 
 
 def test_of_many_at_once_one_is_done(installation: Installation, token: str) -> None:
-    """Of 16 resets at once with one token exactly one is done."""
+    """Of 16 concurrent resets with one token exactly one succeeds."""
 
     def reset(number: int) -> int:
         fields = {"token": token, "new_password": f"{NEW} {number}"}
@@ -131,7 +131,7 @@ def test_of_many_at_once_one_is_done(installation: Installation, token: str) -> 
 def test_a_changed_password_ends_the_e_mail(
     owner: Caller, stranger: Caller, token: str, password: str
 ) -> None:
-    """An e-mail of before the password was changed is of no more use."""
+    """An e-mail from before a password change no longer works."""
     step_up = owner.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
     response = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
@@ -157,7 +157,7 @@ def test_a_challenge_ends_with_the_password(
 
 
 def test_mail_is_limited(stranger: Caller) -> None:
-    """The third e-mail to one address within 30 minutes is 429, whether somebody has it or not."""
+    """The third e-mail to one address within 30 minutes is 429, for known and unknown addresses."""
     fields = {"email": f"{uuid.uuid4()}@example.com"}
     responses = [stranger.ask("POST", "/auth/forgot-password", fields) for _ in range(3)]
     assert [each.status_code for each in responses] == [202] * 2 + [429]
@@ -175,7 +175,7 @@ def test_mail_is_limited(stranger: Caller) -> None:
     ],
 )
 def test_bad_values(stranger: Caller, path: str, fields: dict[str, object], field: str) -> None:
-    """A field that is missing or of another form is 422 and named; no JSON at all is 400."""
+    """A missing or malformed field is 422 with its name; a body that is not JSON is 400."""
     assert stranger.refusal(path, fields) == (422, "ERR_INVALID_001", field)
     response = stranger.ask("POST", path, content=b"{")
     assert (response.status_code, response.json()["error"]["error_code"]) == (
@@ -187,7 +187,7 @@ def test_bad_values(stranger: Caller, path: str, fields: dict[str, object], fiel
 def test_it_is_in_the_log(
     owner: Caller, stranger: Caller, operator: Caller, token: str, email: str
 ) -> None:
-    """That somebody asked, and that there is another password, are records of the tenant's."""
+    """The request and the new password are recorded in the tenant's log."""
     user = owner.get("/auth/me")["id"]
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
     stranger.post("/auth/login", {"email": email, "password": NEW})

@@ -1,4 +1,4 @@
-"""People over HTTP: how they come in, what they show, and what they are refused."""
+"""People over HTTP: how they sign in, what they see, and what is refused."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def _sign_in(caller: Caller, email: str, password: str) -> httpx2.Response:
 
 @pytest.fixture
 def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
-    """The owner of a tenant that no other test uses."""
+    """The owner of a new tenant."""
     return new_person(new_tenant().tenant_id)
 
 
 @pytest.fixture
 def stranger(installation: Installation) -> Caller:
-    """Somebody without a credential, and with cookies of their own."""
+    """A client without a credential, with its own cookies."""
     return installation.caller(None)
 
 
 def test_cookies_are_for_this_host_and_no_script(
     owner: Caller, stranger: Caller, password: str
 ) -> None:
-    """The tokens are in two cookies: httpOnly, SameSite=Lax, host-only, of 15 minutes and 7 days."""
+    """Both cookies are HttpOnly, SameSite=Lax and host-only, for 15 minutes and 7 days."""
     cookies = _cookies(_sign_in(stranger, owner.get("/auth/me")["email"], password))
     shown = {
         name: (each["path"], each["max-age"], each["httponly"], each["samesite"], each["domain"])
@@ -72,7 +72,7 @@ def test_cookies_are_for_this_host_and_no_script(
 def test_refused_passwords(
     operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, bad_password: object
 ) -> None:
-    """A password that is too short, too long, tried first by everybody or no text is 422."""
+    """A password that is too short, too long, very common or not text is 422."""
     path = f"/tenants/{new_tenant().tenant_id}/invitations"
     made = operator.post(path, {"email": _email(), "role": "viewer"}, status=201)
     fields = {"token": made["invitation_token"], "password": bad_password}
@@ -92,7 +92,7 @@ def test_who_is_unknown_hears_the_same(
 
 
 def test_an_address_in_capitals_is_the_same(owner: Caller, stranger: Caller, password: str) -> None:
-    """Signing in does not mind capitals in the address."""
+    """Capitals in the address do not matter for signing in."""
     user = owner.get("/auth/me")
     assert _sign_in(stranger, user["email"].upper(), password).status_code == 200
     assert stranger.get("/auth/me") == user
@@ -129,7 +129,7 @@ def test_refreshing_hands_out_new_tokens(owner: Caller, refused: Refused) -> Non
 def test_a_copied_refresh_token_ends_the_session(
     owner: Caller, stranger: Caller, refused: Refused
 ) -> None:
-    """A refresh token that was exchanged already is refused, and the session is over for both."""
+    """A refresh token that was already exchanged is refused, and ends the session for both users."""
     copied = {"Cookie": f"{REFRESH}={owner.client.cookies[REFRESH]}", "User-Agent": "thief"}
     owner.post("/auth/refresh")
     assert refused(stranger.ask("POST", "/auth/refresh", headers=copied)) == UNAUTHORIZED
@@ -138,7 +138,7 @@ def test_a_copied_refresh_token_ends_the_session(
 
 
 def test_two_tabs_refresh_at_once(owner: Caller, stranger: Caller) -> None:
-    """The same client that sends a refresh token twice gets the same cookies, which are accepted."""
+    """A client that sends a refresh token twice at once gets the same valid cookies."""
     sent = {"Cookie": f"{REFRESH}={owner.client.cookies[REFRESH]}"}
     owner.post("/auth/refresh")
     assert stranger.ask("POST", "/auth/refresh", headers=sent).status_code == 200
@@ -149,7 +149,7 @@ def test_two_tabs_refresh_at_once(owner: Caller, stranger: Caller) -> None:
 
 
 def test_signing_out_ends_the_session(owner: Caller, refused: Refused) -> None:
-    """After signing out the cookies are gone, and the token that was in one opens nothing."""
+    """Signing out deletes the cookies and ends their tokens."""
     access = owner.client.cookies[ACCESS]
     owner.post("/auth/logout")
     assert not owner.client.cookies
@@ -160,7 +160,7 @@ def test_signing_out_ends_the_session(owner: Caller, refused: Refused) -> None:
 def test_one_of_two_sessions_can_be_ended(
     owner: Caller, stranger: Caller, password: str, refused: Refused
 ) -> None:
-    """Both sessions are listed, the asking one marked; the other one can be ended from it."""
+    """Both sessions are listed, with the current one marked, and one can end the other."""
     _sign_in(stranger, owner.get("/auth/me")["email"], password)
     listed = owner.get("/auth/sessions")
     assert listed["total"] == 2
@@ -173,7 +173,7 @@ def test_one_of_two_sessions_can_be_ended(
 def test_details_say_which_client_began_a_session(
     owner: Caller, stranger: Caller, password: str
 ) -> None:
-    """With details each session has its client, in plain words whatever was sent, and not without."""
+    """With details each session has its client in plain words, whatever header was sent."""
     email = owner.get("/auth/me")["email"]
     fields = {"email": email, "password": password}
     firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
@@ -197,7 +197,7 @@ def test_details_say_which_client_began_a_session(
 def test_another_s_session_is_not_found(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """A session of somebody else's, of the same tenant, is 404 and goes on."""
+    """Another person's session is 404, also in the same tenant, and continues."""
     other = new_person(owner.tenant_id)
     (session,) = other.get("/auth/sessions")["sessions"]
     answer = owner.ask("DELETE", f"/auth/sessions/{session['id']}")
@@ -218,7 +218,7 @@ def test_another_s_session_is_not_found(
 def test_other_sites_change_nothing(
     owner: Caller, refused: Refused, headers: dict[str, str]
 ) -> None:
-    """What another site's page sends with the cookies is 403, and nothing is done."""
+    """A request from another site with the cookies is 403 and does nothing."""
     assert refused(owner.ask("POST", "/auth/logout", headers=headers)) == FORBIDDEN
     assert owner.ask("GET", "/auth/me").status_code == 200
 
@@ -228,19 +228,19 @@ def test_other_sites_change_nothing(
 def test_links_of_other_sites_are_not_followed(
     owner: Caller, refused: Refused, path: str, site: str
 ) -> None:
-    """A browser that goes there from another site sends the cookies, and uses nothing up."""
+    """A link from another site does not use anything up."""
     assert refused(owner.ask("GET", path, headers={"Sec-Fetch-Site": site})) == FORBIDDEN
     assert owner.ask("GET", "/billing/plans", headers={"Sec-Fetch-Site": site}).status_code == 200
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_our_own_pages_may(owner: Caller, site: str) -> None:
-    """What our own page sends is done."""
+    """A request from our own page succeeds."""
     assert owner.ask("POST", "/auth/logout", headers={"Sec-Fetch-Site": site}).status_code == 200
 
 
 def test_other_sites_sign_nobody_in(stranger: Caller, refused: Refused) -> None:
-    """Another site's page cannot make a browser sign in."""
+    """Another site's page cannot sign a browser in."""
     fields = {"email": _email(), "password": NEW}
     headers = {"Sec-Fetch-Site": "cross-site"}
     assert refused(stranger.ask("POST", "/auth/login", fields, headers=headers)) == FORBIDDEN
@@ -249,7 +249,7 @@ def test_other_sites_sign_nobody_in(stranger: Caller, refused: Refused) -> None:
 def test_an_api_key_outweighs_a_cookie(
     owner: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """With both, the API key is what counts: a good one acts, a bad one is 401."""
+    """With both, only the API key counts: a valid one acts, an invalid one is 401."""
     other = new_tenant()
     headers = {"X-API-Key": other.api_key}
     (listed,) = owner.ask("GET", "/tenants", headers=headers).json()["data"]["tenants"]
@@ -258,20 +258,20 @@ def test_an_api_key_outweighs_a_cookie(
 
 
 def test_no_api_key_is_a_person(new_tenant: Callable[..., Caller], refused: Refused) -> None:
-    """What belongs to people is 403 to a program."""
+    """Operations for people are 403 for a program."""
     assert refused(new_tenant().ask("GET", "/auth/me")) == FORBIDDEN
 
 
 def test_a_suspended_tenant_s_people_are_let_in_nowhere(
     owner: Caller, operator: Caller, refused: Refused
 ) -> None:
-    """Everything is 403 to a session of a suspended tenant."""
+    """Every request in a session of a suspended tenant is 403."""
     operator.ask("PATCH", f"/tenants/{owner.tenant_id}", {"status": "suspended"})
     assert refused(owner.ask("GET", "/auth/me")) == FORBIDDEN
 
 
 def test_tries_are_counted(owner: Caller, stranger: Caller, password: str) -> None:
-    """The eleventh try at an account within 15 minutes is 429, with the right password too."""
+    """The eleventh try at an account within 15 minutes is 429, even with the right password."""
     email = owner.get("/auth/me")["email"]
     assert {_sign_in(stranger, email, NEW).status_code for _ in range(10)} == {401}
     answer = _sign_in(stranger, email, password)
@@ -280,7 +280,7 @@ def test_tries_are_counted(owner: Caller, stranger: Caller, password: str) -> No
 
 
 def test_an_archived_key_is_gone(owner: Caller, refused: Refused) -> None:
-    """Over a session a retired key can be archived, and an active one cannot."""
+    """In a session a retired key can be archived, and an active one cannot."""
     fields: dict[str, Any] = {"algorithm": "Kyber768", "key_version": 1}
     owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     refused_active = owner.ask_proven("POST", "/kms/keys/archive", fields)
@@ -291,7 +291,7 @@ def test_an_archived_key_is_gone(owner: Caller, refused: Refused) -> None:
 
 
 def test_an_archived_key_can_be_kept(owner: Caller, refused: Refused) -> None:
-    """To be archived later it says when, and is refused for use until it is kept."""
+    """A scheduled archive has its time, the key refuses use, and a cancellation restores it."""
     fields: dict[str, Any] = {"algorithm": "Kyber768", "key_version": 1}
     owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     blob = owner.post("/kem/encrypt", {"plaintext": "QUJD"})["ciphertext"]
@@ -316,7 +316,7 @@ def test_an_archived_key_can_be_kept(owner: Caller, refused: Refused) -> None:
 def test_what_people_do_is_in_the_log(
     owner: Caller, stranger: Caller, operator: Caller, password: str
 ) -> None:
-    """Joining, signing in, failing to, and signing out are records of the person's."""
+    """Joining, signing in, failing to, and signing out are recorded with the person."""
     user = owner.get("/auth/me")
     _sign_in(stranger, user["email"], NEW)
     _sign_in(stranger, user["email"], password)

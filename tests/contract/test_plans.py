@@ -1,4 +1,4 @@
-"""What a plan includes, and in which order a request is checked."""
+"""The features of each plan, and the order of a request's checks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WRITING = {
     "HMAC-SHA-256": ALL,
     "HMAC-SHA-512": ALL,
 }
-"""The specification's column "Plans (write side)"; and the symmetric algorithms, on every plan."""
+"""The specification's column "Plans (write side)", and the symmetric algorithms, on every plan."""
 WRITES = {
     Kind.KEM: ("/kem/encrypt", "plaintext", "ERR_KEM_001"),
     Kind.CIPHER: ("/kem/encrypt", "plaintext", "ERR_KEM_001"),
     Kind.SIGNATURE: ("/signature/sign", "message", "ERR_SIG_001"),
     Kind.MAC: ("/mac/compute", "message", "ERR_INVALID_001"),
 }
-"""A writing operation of each kind: its path, its field, and the code without it."""
+"""A writing operation of each kind: its path, its field, and the code without the field."""
 READS = {
     Kind.KEM: ("/kem/decrypt", {"ciphertext": "QUJD"}),
     Kind.CIPHER: ("/kem/decrypt", {"ciphertext": "QUJD"}),
@@ -53,7 +53,7 @@ def on_plan(new_tenant: Callable[..., Caller]) -> dict[str, Caller]:
 
 
 def test_every_algorithm_is_in_the_specification() -> None:
-    """No algorithm is served that the table of plans does not have."""
+    """All served algorithms are in the table of plans."""
     assert {algorithm.value for algorithm in ALGORITHMS} <= WRITING.keys()
 
 
@@ -62,7 +62,7 @@ def test_every_algorithm_is_in_the_specification() -> None:
 def test_writing_needs_the_plan(
     on_plan: dict[str, Caller], algorithm: Algorithm, plan: str
 ) -> None:
-    """Encrypt and sign get past the policy exactly where the plan has the algorithm."""
+    """Encrypt and sign pass the policy exactly if the plan has the algorithm."""
     path, field, _ = WRITES[ALGORITHMS[algorithm].kind]
     body = {"algorithm": algorithm.value, field: "QUJD"}
     refusal = on_plan[plan].refusal(path, body)
@@ -77,7 +77,7 @@ def test_writing_needs_the_plan(
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("path", ["/kem/key/wrap", "/kem/wrap"])
 def test_key_wrap_needs_starter(on_plan: dict[str, Caller], path: str, plan: str) -> None:
-    """Key wrap is on starter and up, also with Kyber768; unwrap is on every plan."""
+    """Wrap needs starter or higher, also with Kyber768; unwrap is on every plan."""
     body = {"symmetric_key": "QUFBQUFBQUFBQUFBQUFBQQ==", "key_version": 1}
     refusal = on_plan[plan].refusal(path, body)
     assert refusal[:2] == (POLICY[:2] if plan == "free" else NOT_FOUND)
@@ -92,7 +92,7 @@ def test_key_wrap_needs_starter(on_plan: dict[str, Caller], path: str, plan: str
 def test_reading_needs_no_plan(
     on_plan: dict[str, Caller], world: World, algorithm: Algorithm, plan: str
 ) -> None:
-    """decrypt, verify and looking keys up work on every plan for every algorithm."""
+    """Decrypt, verify and key queries work on every plan for every algorithm."""
     version = {"algorithm": algorithm.value, "key_version": 1}
     path, fields = READS[ALGORITHMS[algorithm].kind]
     refusal = on_plan[plan].refusal(path, {**version, **fields})
@@ -105,7 +105,7 @@ def test_reading_needs_no_plan(
 def test_policy_comes_before_the_other_fields(
     on_plan: dict[str, Caller], algorithm: Algorithm
 ) -> None:
-    """A free tenant without a plaintext hears about its plan first, if there is anything to hear."""
+    """A missing plan is reported before a missing plaintext."""
     named = {"algorithm": algorithm.value}
     path, field, code = WRITES[ALGORITHMS[algorithm].kind]
     refusal = on_plan["free"].refusal(path, named)
@@ -113,21 +113,21 @@ def test_policy_comes_before_the_other_fields(
 
 
 def test_algorithm_comes_before_policy_and_fields(on_plan: dict[str, Caller]) -> None:
-    """An algorithm that does not exist is heard of before anything else in the body."""
+    """An unknown algorithm is reported before anything else in the body."""
     body = {"algorithm": "RSA", "plaintext": 1, "key_version": "x", "mode": "y"}
     refusal = on_plan["free"].refusal("/kem/encrypt", body)
     assert refusal == (400, "ERR_INVALID_001", "algorithm")
 
 
 def test_fields_come_before_the_key(on_plan: dict[str, Caller]) -> None:
-    """A tenant without any key hears about a missing field first."""
+    """A missing field is reported before a missing key."""
     refusal = on_plan["free"].refusal("/kem/decrypt", {"key_version": 99})
     assert refusal == (400, "ERR_KEM_002", "ciphertext")
 
 
 @pytest.fixture
 def downgraded(operator: Caller, new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant on free with active keys of X-Wing and Dilithium3 from better days."""
+    """A tenant on free with active keys of X-Wing and Dilithium3 from a better plan."""
     tenant = new_tenant("enterprise_plus")
     for algorithm in ("X-Wing", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -137,7 +137,7 @@ def downgraded(operator: Caller, new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def test_the_quota_of_keys_stops_generate_and_nothing_else(downgraded: Caller) -> None:
-    """A free tenant with two active keys generates no third, and still rotates and retires."""
+    """A free tenant with two active keys cannot generate a third, but can rotate and retire."""
     kyber, dilithium = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}
     quota_reached = (403, "ERR_FORBIDDEN_001", None)
     assert downgraded.refusal("/kms/keys/generate", kyber) == quota_reached
@@ -150,7 +150,7 @@ def test_the_quota_of_keys_stops_generate_and_nothing_else(downgraded: Caller) -
 
 
 def test_what_was_made_on_a_better_plan_is_still_read(world: World, downgraded: Caller) -> None:
-    """After the plan has ended its algorithms encrypt no more: 403; a bad blob is still 400."""
+    """After a downgrade, the plan's algorithms no longer encrypt (403); a bad ciphertext is still 400."""
     named = {"algorithm": "X-Wing", "key_version": 1}
     assert downgraded.refusal("/kem/encrypt", {**named, "plaintext": "QUJD"}) == POLICY
     refusal = downgraded.refusal("/kem/decrypt", {**named, "ciphertext": "QUJD"})
@@ -164,5 +164,5 @@ def test_what_was_made_on_a_better_plan_is_still_read(world: World, downgraded: 
 def test_a_plan_stops_nobody_from_giving_a_key_up(
     downgraded: Caller, path: str, status: int, fields: dict[str, int]
 ) -> None:
-    """Keys of a better plan can still be rotated and retired, or they fill the quota for ever."""
+    """Keys of a better plan can be rotated and retired after a downgrade."""
     downgraded.post(path, {"algorithm": "X-Wing", **fields}, status=status)

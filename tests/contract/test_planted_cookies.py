@@ -1,4 +1,4 @@
-"""Requests with a cookie that another host of the domain has planted, byte for byte."""
+"""Requests with a cookie planted by another host of the domain, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fixtures.installation import Installation
 from pqkeep_gateway.http.cookies import ACCESS, REFRESH, Cookies
 
 NAMES = Cookies(secure=False)
-"""Their names on loopback: without a prefix, so that any host of the domain could set them."""
+"""Their names on loopback have no prefix, so any host of the domain could set them."""
 SECURE = Cookies()
 OPERATOR = NAMES.operator
 PATHS = (
@@ -31,7 +31,7 @@ PATHS = (
 def _ask(
     installation: Installation, method: str, path: str, *cookies: str, **headers: str
 ) -> httpx2.Response:
-    """Send Cookie headers as they are."""
+    """Send Cookie headers unchanged."""
     sent = [("Cookie", each) for each in cookies] + list(headers.items())
     return httpx2.request(
         method,
@@ -50,7 +50,7 @@ def _ask(
 def test_a_cookie_that_is_there_twice_is_refused_everywhere(
     installation: Installation, name: str
 ) -> None:
-    """Whichever of ours it is and whatever is asked, the answer is 401 and deletes the cookie."""
+    """A repeated cookie is refused with 401 in every request, and deleted."""
     for method, path in PATHS:
         response = _ask(installation, method, API + path, f"{name}=a; {name}=b")
         error = read_envelope(response)["error"]
@@ -64,7 +64,7 @@ def test_neither_of_two_counts(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """A person's token beside another person's opens neither account, in any order or header."""
+    """Two people's tokens in one request open neither account, in any order or header."""
     mine, others = (
         f"{ACCESS}={new_person(new_tenant().tenant_id).client.cookies[ACCESS]}" for _ in range(2)
     )
@@ -83,7 +83,7 @@ def test_neither_of_two_counts(
 def test_a_program_does_not_depend_on_cookies(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """An API key is accepted with whatever cookies, which are not read beside it."""
+    """An API key is accepted beside any cookies, which are ignored."""
     tenant = new_tenant()
     headers = {"X-API-Key": tenant.api_key}
     twice = f"{ACCESS}=a; {ACCESS}=b"
@@ -91,7 +91,7 @@ def test_a_program_does_not_depend_on_cookies(
 
 
 def test_pages_say_so_and_delete(installation: Installation) -> None:
-    """A page of the portal is 401 and says what to do; the page to sign in works, and deletes too."""
+    """A portal page is 401 with advice; the sign-in page works and deletes the cookies too."""
     twice = f"{ACCESS}=a; {ACCESS}=b"
     for path, status in (("/portal/keys", 401), ("/portal/sign-in", 200), ("/portal/none", 404)):
         response = _ask(installation, "GET", path, twice)
@@ -102,11 +102,11 @@ def test_pages_say_so_and_delete(installation: Installation) -> None:
 
 
 BROWSER = {"Sec-Fetch-Site": "same-origin"}
-"""What a browser sends with every request over HTTPS, whatever a page wants."""
+"""The headers that a browser adds to every HTTPS request."""
 
 
 class Kept(dict[str, str]):
-    """The cookies that a browser keeps of somebody who has signed in over TLS."""
+    """The cookies in the browser of a person who signed in over TLS."""
 
     @classmethod
     def of(cls, person: Caller) -> Self:
@@ -114,12 +114,12 @@ class Kept(dict[str, str]):
         return cls({each.name: each.value or "" for each in person.client.cookies.jar})
 
     def header(self, *names: str) -> str:
-        """Return those with some names, or all."""
+        """Return the header with some of the cookies, or all."""
         return "; ".join(f"{name}={self[name]}" for name in names or self)
 
 
 def _browse(closed: Installation, method: str, path: str, cookies: str) -> httpx2.Response:
-    """Send a Cookie header as a browser does."""
+    """Send a Cookie header like a browser."""
     return _ask(closed, method, path, cookies, **BROWSER)
 
 
@@ -133,7 +133,7 @@ def two(closed: Installation) -> tuple[Kept, Kept, str]:
 
 
 def _email(response: httpx2.Response) -> str | None:
-    """Return the address of who is signed in; None after a refusal for want of a credential."""
+    """Return the signed-in person's address. None after a 401."""
     body = read_envelope(response)
     if response.status_code == 401:
         assert body["error"]["error_code"] == "ERR_AUTH_001"
@@ -146,7 +146,7 @@ def _email(response: httpx2.Response) -> str | None:
 def test_a_planted_session_signs_nobody_in(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
-    """Without a session of this host, another one's tokens are no credential, once or twice."""
+    """Tokens without a session of this host are not accepted, once or twice."""
     mine, others, email = two
     tokens = others.header(ACCESS, REFRESH)
     binding = f"{NAMES.binding}={others[SECURE.binding]}"
@@ -173,7 +173,7 @@ def test_a_planted_session_signs_nobody_in(
 def test_a_planted_session_takes_no_other_s_place(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
-    """Beside a person's session any number of planted cookies leaves them who they are."""
+    """Planted cookies beside a person's session do not change the person."""
     mine, others, email = two
     planted = others.header(ACCESS, REFRESH)
     operator = closed.operator().ask(
@@ -204,7 +204,7 @@ def test_a_planted_session_takes_no_other_s_place(
 def test_a_planted_refresh_token_is_not_exchanged(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
-    """The person's own token is, beside planted ones; alone a planted one ends and begins nothing."""
+    """Beside planted tokens the person's own is exchanged; a planted one alone does nothing."""
     mine, others, email = two
     alone = f"{mine.header(SECURE.binding)}; {others.header(REFRESH)}"
     assert _email(_browse(closed, "POST", f"{API}/auth/refresh", alone)) is None
@@ -221,7 +221,7 @@ def test_a_planted_refresh_token_is_not_exchanged(
 
 @pytest.mark.threat("sibling-host")
 def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, Kept, str]) -> None:
-    """An attacker's own proof, under the name that another host can set or the real one, is none."""
+    """An attacker's proof is not accepted, under either cookie name."""
     mine, others, _ = two
     generated = {"algorithm": "Kyber768"}
     asked = {"headers": {"Cookie": mine.header()}}
@@ -246,7 +246,7 @@ def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, K
 def test_a_program_needs_the_two_cookies_only(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
-    """What the interface specification gives, access and refresh token, serves over TLS, too."""
+    """The access and refresh token of the specification work over TLS too."""
     mine, _, email = two
     assert _email(_ask(closed, "GET", f"{API}/auth/me", mine.header(ACCESS))) == email
     refreshed = _ask(closed, "POST", f"{API}/auth/refresh", mine.header(REFRESH))

@@ -27,7 +27,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", fast_algorithms_first(KEY
 
 
 def jwks(caller: Caller) -> list[dict[str, str]]:
-    """Return the keys of the tenant's JWK Set."""
+    """Return the keys in the tenant's JWK Set."""
     response = caller.ask("GET", "/kms/jwks")
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/jwk-set+json"
@@ -39,7 +39,7 @@ def jwks(caller: Caller) -> list[dict[str, str]]:
 
 
 def verified(jws: str, keys: list[dict[str, str]], payload: bytes | None = None) -> bytes:
-    """Verify a JWS by a JWK Set with another's library; return its payload."""
+    """Verify a JWS with a JWK Set and another library; return its payload."""
     read = JWS()
     read.deserialize(jws)
     kid = json.loads(read.objects["protected"])["kid"]
@@ -56,7 +56,7 @@ def verified(jws: str, keys: list[dict[str, str]], payload: bytes | None = None)
 def test_each_format_is_of_the_same_key(
     world: World, algorithm: Algorithm, unb64: Callable[[str], bytes]
 ) -> None:
-    """Raw, DER, PEM and, where there is one, JWK are all the key that the list shows."""
+    """Raw, DER, PEM and JWK (if it exists) are the key in the list."""
     world.add(algorithm)
     named = {"algorithm": algorithm.value}
     for version in (1, 2, 3):  # archived, retired, active
@@ -84,7 +84,7 @@ def test_each_format_is_of_the_same_key(
 
 
 def test_an_unknown_format_or_key_is_refused(world: World, nobody: Caller) -> None:
-    """A format that there is not is 400; a version that there is not is 404, in any format."""
+    """An unknown format is 400; an unknown version is 404, in any format."""
     named = {"algorithm": "Dilithium3"}
     bad = world.caller.ask("GET", "/kms/keys/1/public-key", params={**named, "format": "ssh"})
     assert refusal_of(bad) == NO_FORMAT
@@ -98,7 +98,7 @@ def test_an_unknown_format_or_key_is_refused(world: World, nobody: Caller) -> No
 def test_a_jwk_set_has_the_keys_that_verify(
     new_tenant: Callable[..., Caller], installation: Installation
 ) -> None:
-    """Active and retired signature keys are in it, archived ones and KEM keys are not."""
+    """It has active and retired signature keys, without archived ones and KEM keys."""
     tenant = new_tenant()
     assert jwks(tenant) == []
     for algorithm in ("Kyber768", "Dilithium3", "Composite-ML-DSA", "ML-DSA-87"):
@@ -118,7 +118,7 @@ def test_a_jwk_set_has_the_keys_that_verify(
 def test_a_jws_is_verified_by_another_library(
     new_tenant: Callable[..., Caller], b64: Callable[[bytes], str], algorithm: str
 ) -> None:
-    """A JWS verifies by the JWK Set, also after a rotation; a detached one with its payload."""
+    """A JWS verifies with the JWK Set, also after a rotation; a detached one needs its payload."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     body = {"payload": b64(PAYLOAD), "algorithm": algorithm}
@@ -145,7 +145,7 @@ def test_a_jws_is_verified_by_another_library(
 def test_the_largest_payload_becomes_a_jws(
     new_tenant: Callable[..., Caller], b64: Callable[[bytes], str]
 ) -> None:
-    """1,048,576 bytes are signed; one more is refused, and so are other algorithms."""
+    """1,048,576 bytes are signed; one more byte, and other algorithms, are refused."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
     payload = bytes(1_048_576)
@@ -162,7 +162,7 @@ def test_the_largest_payload_becomes_a_jws(
 def test_who_may(
     installation: Installation, nobody: Caller, anonymous: Caller, operator: Caller
 ) -> None:
-    """Viewers see public keys and sign nothing; operators and nobody in particular do neither."""
+    """Viewers read public keys and cannot sign; operators and anonymous callers can do neither."""
     viewer = installation.person(nobody.tenant_id, "viewer")
     assert jwks(viewer) == []
     assert refusal_of(viewer.ask("POST", "/signature/jws", {"payload": ""}))[0] == 403
@@ -173,7 +173,7 @@ def test_who_may(
 
 
 def _brought(algorithm: Algorithm) -> tuple[str, dict[str, Any], str]:
-    """Return an operation that takes a public key of an algorithm, its body, and its own code."""
+    """Return an operation with a public key, its body, and its own code."""
     named = {"algorithm": algorithm.value}
     if ALGORITHMS[algorithm].kind is Kind.KEM:
         return "/kem/encapsulate", named, "ERR_KEM_001"
@@ -184,7 +184,7 @@ def _brought(algorithm: Algorithm) -> tuple[str, dict[str, Any], str]:
 def test_a_public_key_is_taken_in_every_form_that_it_is_given_in(
     world: World, nobody: Caller, algorithm: Algorithm
 ) -> None:
-    """What public-key returns in each format is a public_key, as it is and as people save it."""
+    """Every format of public-key's response is accepted as public_key, also with added white space."""
     world.add(algorithm)
     path, body, _ = _brought(algorithm)
     for name in ("raw", "der", "pem", *(("jwk",) if algorithm in JWK_ALGORITHM else ())):
@@ -223,7 +223,7 @@ def test_a_public_key_is_taken_in_every_form_that_it_is_given_in(
     ],
 )
 def test_what_a_public_key_is_instead_is_said(demo: Caller, value: object, said: str) -> None:
-    """The message names what was sent, and has none of it; code and field are as for any bad value."""
+    """The error names the input's kind without quoting it, with the usual code and field."""
     answer = demo.ask("POST", "/kem/encapsulate", {"public_key": value, "algorithm": "Kyber768"})
     assert refusal_of(answer) == (400, "ERR_KEM_001", "public_key")
     message = answer.json()["error"]["message"]
@@ -232,7 +232,7 @@ def test_what_a_public_key_is_instead_is_said(demo: Caller, value: object, said:
 
 
 def test_another_algorithm_s_public_key_is_named(demo: Caller) -> None:
-    """A document of another algorithm's key is about the algorithm, and names both."""
+    """The error for a document with another algorithm's key names both algorithms."""
     text = public_keys.to_pem(Algorithm.ML_KEM_1024, bytes(1568))
     answer = demo.ask("POST", "/kem/encapsulate", {"public_key": text, "algorithm": "Kyber768"})
     assert refusal_of(answer) == (400, "ERR_INVALID_001", "algorithm")

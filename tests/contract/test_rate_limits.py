@@ -1,4 +1,4 @@
-"""The rate limit over HTTP: exact, each tenant's own, and changed with the next request."""
+"""The rate limit over HTTP: exact, separate for each tenant, and changed at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
 
 @pytest.fixture
 def limited(operator: Caller, new_tenant: Callable[..., Caller]) -> Callable[[object], Caller]:
-    """Make a tenant with a rate limit of its own, of which nothing is used."""
+    """Make a tenant with its own, unused rate limit."""
 
     def make(requests_per_minute: object, plan: str = "free") -> Caller:
         tenant = new_tenant(plan)
@@ -48,7 +48,7 @@ def _admitted(tenant: Caller, attempts: int = 12) -> int:
 
 @pytest.fixture(scope="module")
 def responses(operator: Caller, new_tenant: Callable[..., Caller]) -> list[httpx2.Response]:
-    """The answers to 400 requests at once of a tenant on free, which has 100 a minute."""
+    """The responses to 400 concurrent requests of a tenant on free, which has 100 a minute."""
     tenant = new_tenant("free")
     with ThreadPoolExecutor(32) as pool:
         asked = [pool.submit(tenant.ask, "GET", "/kms/keys") for _ in range(400)]
@@ -56,14 +56,14 @@ def responses(operator: Caller, new_tenant: Callable[..., Caller]) -> list[httpx
 
 
 def test_free_has_a_hundred_requests_a_minute(responses: list[httpx2.Response]) -> None:
-    """Of 400 requests at once exactly 100 are admitted, and 300 are 429."""
+    """Of 400 concurrent requests exactly 100 are admitted, and 300 are 429."""
     assert Counter(response.status_code for response in responses) == {200: 100, 429: 300}
 
 
 def test_a_refusal_says_when_to_come_back(
     responses: list[httpx2.Response], refused: Refused
 ) -> None:
-    """Every 429 has its code, Retry-After in whole seconds within the window, and RateLimit fields."""
+    """Every 429 has its code, Retry-After in whole seconds, and RateLimit fields."""
     for response in responses:
         if response.status_code == 429:
             assert refused(response) == TOO_MANY
@@ -84,7 +84,7 @@ def _remaining(response: httpx2.Response) -> int:
 def test_every_answer_that_counts_says_what_is_left(
     limited: Callable[[object], Caller], operator: Caller
 ) -> None:
-    """Successes, files of lines and refusals after the count have the fields of the tenant's limit."""
+    """Every counted response has RateLimit fields: successes, JSON lines, and later refusals."""
     tenant = limited(10)
     responses = [
         tenant.ask("GET", "/kms/keys"),
@@ -102,7 +102,7 @@ def test_every_answer_that_counts_says_what_is_left(
 
 
 def test_answers_that_do_not_count_say_nothing(operator: Caller) -> None:
-    """The operator has no limit, and an unknown path, a wrong credential and no credential count for nobody."""
+    """Uncounted responses have no RateLimit fields: the operator, unknown paths, and unknown credentials."""
     stranger = {"X-API-Key": new_credential(CredentialKind.API_KEY)}
     for response in (
         operator.ask("GET", "/tenants"),
@@ -116,7 +116,7 @@ def test_answers_that_do_not_count_say_nothing(operator: Caller) -> None:
 def test_nobody_else_waits(
     limited: Callable[[object], Caller], new_tenant: Callable[..., Caller], operator: Caller
 ) -> None:
-    """While one tenant is refused, another and the operator are admitted between its requests."""
+    """While one tenant is refused, another one and the operator are admitted."""
     greedy, other = limited(1), new_tenant("free")
     greedy.get("/kms/keys")
     for _ in range(20):
@@ -128,7 +128,7 @@ def test_nobody_else_waits(
 def test_all_keys_of_a_tenant_share_its_limit(
     installation: Installation, limited: Callable[[object], Caller], operator: Caller
 ) -> None:
-    """Two API keys of a tenant have one window together."""
+    """Two API keys of a tenant share its rate limit."""
     first = limited(6)
     made = operator.post(f"/tenants/{first.tenant_id}/api-keys", status=201)
     second = installation.caller(made["api_key"], first.tenant_id)
@@ -154,7 +154,7 @@ FAILING = {
 def test_what_fails_counts(
     limited: Callable[[object], Caller], method: str, path: str, content: bytes
 ) -> None:
-    """A request that fails, for whatever reason, uses the rate limit like one that succeeds."""
+    """A request that fails for any reason uses the rate limit like a successful one."""
     tenant = limited(3)
     statuses = [tenant.ask(method, path, content=content).status_code for _ in range(4)]
     assert statuses[0] in (400, 403, 404)
@@ -164,7 +164,7 @@ def test_what_fails_counts(
 def test_strangers_count_against_nobody(
     limited: Callable[[object], Caller], anonymous: Caller, refused: Refused
 ) -> None:
-    """Any number of requests without a valid credential are 401, never 429, and cost nobody any."""
+    """Requests without a valid credential are 401, never 429, and do not count for a tenant."""
     tenant = limited(3)
     stranger = new_credential(CredentialKind.API_KEY)
     for _ in range(40):
@@ -178,7 +178,7 @@ def test_strangers_count_against_nobody(
 def test_a_limit_is_changed_with_the_next_request(
     limited: Callable[[object], Caller], operator: Caller
 ) -> None:
-    """A limit that is raised, lowered or given back to the plan holds from the next request on."""
+    """A raised, lowered or reset limit applies from the next request on."""
     tenant = limited(2)
     assert _admitted(tenant) == 2
     _grant(operator, tenant, 5)
@@ -193,7 +193,7 @@ def test_a_limit_is_changed_with_the_next_request(
 def test_the_limit_follows_the_tier(
     limited: Callable[..., Caller], operator: Caller, tier: str, events: int
 ) -> None:
-    """After a change of tier the limit is that tier's, which a refusal tells."""
+    """After a change of tier its rate limit applies, as the refusal shows."""
     tenant = limited(1)
     tenant.get("/kms/keys")
     body = {"tier": tier, "requests_per_minute": "plan"}
@@ -209,7 +209,7 @@ def test_the_limit_follows_the_tier(
 def test_the_limit_comes_before_everything_in_the_request(
     limited: Callable[[object], Caller], refused: Refused
 ) -> None:
-    """Who is too fast hears that, whatever else is wrong with the request."""
+    """A request over the limit is 429, with any other error in it."""
     tenant = limited(1)
     tenant.get("/kms/keys")
     for content in (b"{", b'{"algorithm":"RSA"}', b'{"algorithm":"X-Wing"}'):
@@ -220,7 +220,7 @@ def test_the_limit_comes_before_everything_in_the_request(
 def test_a_suspended_tenant_writes_no_more_records_than_its_limit(
     limited: Callable[[object], Caller], operator: Caller, refused: Refused
 ) -> None:
-    """A suspended tenant is told so within its limit; what is faster is 429, and not recorded."""
+    """A suspended tenant gets its refusal within the limit; beyond it 429 without a record."""
     tenant = limited(2)
     path = f"/tenants/{tenant.tenant_id}"
     operator.ask("PATCH", path, {"status": "suspended"})
@@ -237,7 +237,7 @@ def test_a_suspended_tenant_writes_no_more_records_than_its_limit(
 def test_a_big_request_is_refused_before_it_is_read(
     limited: Callable[[object], Caller], refused: Refused
 ) -> None:
-    """Who is too fast is answered while its body is still on the way."""
+    """A request over the limit is refused while its body is still arriving."""
     tenant = limited(1)
     tenant.get("/kms/keys")
 

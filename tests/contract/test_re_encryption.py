@@ -1,4 +1,4 @@
-"""Re-encryption over HTTP: to another key, algorithm or keyring, by who may do both, and seen by nobody."""
+"""Re-encryption over HTTP: to another key, algorithm or keyring, with permission for both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW, OTHER_ROW = "cm93LTE=", "cm93LTI="
 
 @pytest.fixture(scope="module")
 def mover(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant with two versions of one key, another algorithm's, and a key in another keyring."""
+    """A tenant with two versions of one key, a key of another algorithm, and one in another keyring."""
     tenant = new_tenant()
     for algorithm in (KEM, HYBRID):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -49,7 +49,7 @@ def _encrypted(tenant: Caller, **more: object) -> dict[str, Any]:
     ],
 )
 def test_a_ciphertext_moves(mover: Caller, to: object, expected: tuple[str, str]) -> None:
-    """It opens under the target then, bound to the same data as before, and not under the source."""
+    """The result opens only with the target key, with the same associated data."""
     sealed = _encrypted(mover, associated_data=ROW)
     body = {
         "ciphertext": sealed["ciphertext"],
@@ -72,7 +72,7 @@ def test_a_ciphertext_moves(mover: Caller, to: object, expected: tuple[str, str]
 
 
 def test_a_retired_version_moves_to_the_active_one(new_tenant: Callable[..., Caller]) -> None:
-    """After a rotation the old ciphertext is under the new version; both versions count a use more."""
+    """After a rotation an old ciphertext moves to the new version; both versions count one more use."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     sealed = _encrypted(tenant)
@@ -86,7 +86,7 @@ def test_a_retired_version_moves_to_the_active_one(new_tenant: Callable[..., Cal
 
 
 def test_other_data_to_bind_to(mover: Caller) -> None:
-    """What the target is bound to replaces what the source was bound to; empty is to nothing."""
+    """New associated data replaces the source's; empty data means none."""
     sealed = _encrypted(mover, associated_data=ROW)
     body = {
         "ciphertext": sealed["ciphertext"],
@@ -101,7 +101,7 @@ def test_other_data_to_bind_to(mover: Caller) -> None:
 
 
 def test_envelopes_and_wrapped_keys(mover: Caller) -> None:
-    """An envelope becomes an envelope, or a ciphertext; a wrapped key becomes a wrapped key."""
+    """An envelope becomes an envelope or a ciphertext; a wrapped key becomes a wrapped key."""
     envelope = _encrypted(mover, format="envelope")["envelope"]
     moved = mover.post("/kem/re-encrypt", {"envelope": envelope, "to": {"algorithm": HYBRID}})
     assert mover.post("/kem/decrypt", {"envelope": moved["envelope"]})["plaintext"] == PLAINTEXT
@@ -136,14 +136,14 @@ def test_envelopes_and_wrapped_keys(mover: Caller) -> None:
 def test_what_cannot_be_re_encrypted(
     mover: Caller, changes: dict[str, object], expected: tuple[int, str, str | None]
 ) -> None:
-    """Each has its documented code, and the field at fault."""
+    """Each invalid input has its documented code and field."""
     sealed = _encrypted(mover)
     body = {"ciphertext": sealed["ciphertext"], "key_version": sealed["key_version"], **changes}
     assert mover.refusal("/kem/re-encrypt", body) == expected
 
 
 def test_purposes_of_keyrings_hold_for_both_keys(mover: Caller) -> None:
-    """The source's keyring must be for decrypting, and the target's for encrypting."""
+    """The source's keyring must allow decrypting, and the target's encrypting."""
     sealed = _encrypted(mover, algorithm=HYBRID, keyring="write-only")
     body = {"ciphertext": sealed["ciphertext"], "key_version": 1, "algorithm": HYBRID}
     from_there = {**body, "keyring": "write-only", "to": {"keyring": "archive"}}
@@ -183,7 +183,7 @@ def test_scopes_hold_for_both_keys(
     scopes: list[dict[str, object]],
     status: int,
 ) -> None:
-    """An API key re-encrypts where its scopes have re-encrypt for the source and for the target."""
+    """The API key's scopes must allow re-encrypt for both the source and the target."""
     sealed = _encrypted(mover)
     made = operator.post(f"/tenants/{mover.tenant_id}/api-keys", {"scopes": scopes}, status=201)
     limited = installation.caller(made["api_key"], mover.tenant_id)
@@ -197,7 +197,7 @@ def test_scopes_hold_for_both_keys(
 
 
 def test_the_plan_must_have_the_target(new_tenant: Callable[..., Caller]) -> None:
-    """What any plan may read is not moved to an algorithm that the plan does not have."""
+    """Data cannot move to an algorithm outside the plan."""
     tenant = new_tenant("free")
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     sealed = _encrypted(tenant)
@@ -208,7 +208,7 @@ def test_the_plan_must_have_the_target(new_tenant: Callable[..., Caller]) -> Non
 
 
 def test_a_batch_moves(mover: Caller) -> None:
-    """300 ciphertexts move in three batches, and open in order; one that is damaged stays behind."""
+    """300 ciphertexts move in three batches and open in order; a damaged one stays behind."""
     texts = [f"{each:04}" for each in range(300)]
     moved: list[dict[str, Any]] = []
     for start in range(0, 300, 100):
@@ -231,7 +231,7 @@ def test_a_batch_moves(mover: Caller) -> None:
 
 
 def test_items_that_are_too_large_together(mover: Caller) -> None:
-    """What is used for each item counts for each: too much of it refuses the batch before it is sent."""
+    """A shared large field counts for each item: a batch above the limit is refused before sending."""
     sealed = _encrypted(mover)
     item = {"ciphertext": sealed["ciphertext"], "key_version": sealed["key_version"]}
     body = {"items": [item] * 128, "to": {"associated_data": "A" * 4 * 16_000}}

@@ -1,4 +1,4 @@
-"""/docs: the whole interface, on pages that need no script and ask nobody else."""
+"""/docs: the complete interface, on pages that need no script and no other host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLICY = (
 
 
 class Page(HTMLParser):
-    """What is on a page."""
+    """The contents of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
     @property
     def words(self) -> str:
-        """The text, with one space between words."""
+        """The text, with single spaces."""
         return " ".join(self.text.split())
 
 
@@ -89,7 +89,7 @@ def document(web: httpx2.Client) -> Any:
 
 @pytest.fixture(scope="module")
 def pages(web: httpx2.Client, document: Any) -> Mapping[str, Page]:
-    """Every page by its path: the overview, what it tells of, and one for each operation."""
+    """All pages by path: the overview, the topics, and one for each operation."""
     names = [each["operationId"] for each in operations(document)]
     paths = ["/docs", "/docs/access", "/docs/errors", *(f"/docs/{name}" for name in names)]
     assert len(set(paths)) == len(paths)
@@ -113,7 +113,7 @@ def check_headers(answer: httpx2.Response) -> None:
 
 
 async def test_a_new_gateway_has_every_document() -> None:
-    """Before any document is made, each of those who ask for all of them at once is answered."""
+    """On a new gateway, concurrent requests for all documents get responses."""
     nothing: Any = None
     served = documents(api_rows(), (health.endpoint(nothing),))
     statuses: list[int] = []
@@ -136,14 +136,14 @@ async def test_a_new_gateway_has_every_document() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), STATIC.items())
 def test_files_have_the_pages_headers(web: httpx2.Client, name: str, kind: str) -> None:
-    """What pages load comes with their policy, which allows this server's files and nothing else."""
+    """The pages' files have a policy that allows only this server's files."""
     answer = web.get(f"/docs/{name}")
     assert answer.headers["content-type"] == kind
     check_headers(answer)
 
 
 def test_scripts_are_files(pages: Mapping[str, Page]) -> None:
-    """No page has a script, a style or a handler in it: scripts and styles are this server's files."""
+    """Pages have no inline script, style or handler: all are files of this server."""
     for page in pages.values():
         assert not page.tags & {"style", "iframe", "object", "embed", "form", "base"}
         assert "style" not in page.attributes
@@ -153,14 +153,14 @@ def test_scripts_are_files(pages: Mapping[str, Page]) -> None:
 
 
 def test_well_formed(pages: Mapping[str, Page]) -> None:
-    """Every element is closed where it must be, and no two of a page have the same id."""
+    """Every element is closed properly, and all ids of a page differ."""
     for path, page in pages.items():
         assert page.misnested == [], path
         assert len(page.ids) == len(set(page.ids)), path
 
 
 def test_links_lead_somewhere(web: httpx2.Client, pages: Mapping[str, Page]) -> None:
-    """Every link is to a place that is there, or to something that this server serves."""
+    """Every link leads to an existing place, or to something that this server serves."""
     others = set()
     for page in pages.values():
         for link in page.links:
@@ -175,7 +175,7 @@ def test_links_lead_somewhere(web: httpx2.Client, pages: Mapping[str, Page]) -> 
 
 
 def test_everything_is_there(document: Any, pages: Mapping[str, Page]) -> None:
-    """Each operation has a page, with its path, fields and errors, and a link on every other."""
+    """Each operation has a page with path, fields and errors, and a link on every other page."""
     links = set(pages["/docs/errors"].links)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -198,7 +198,7 @@ def test_everything_is_there(document: Any, pages: Mapping[str, Page]) -> None:
 
 
 def test_examples_are_the_snippets(pages: Mapping[str, Page]) -> None:
-    """Each page shows its operation for curl, and for Python where the client has a call."""
+    """Each page has examples for curl, and for Python if the client has the call."""
     for row in api_rows():
         page, snippets = pages[f"/docs/{row.name}"], example(row)
         assert snippets.curl in page.text
@@ -209,7 +209,7 @@ def test_examples_are_the_snippets(pages: Mapping[str, Page]) -> None:
 
 
 def test_access_names_every_operation(document: Any, pages: Mapping[str, Page]) -> None:
-    """Each operation is in the access table's line of its permission."""
+    """The access table lists each operation under its permission."""
     for each in operations(document):
         assert each["x-permission"] in pages["/docs/access"].text
         assert f"/docs/{each['operationId']}" in pages["/docs/access"].links
@@ -218,7 +218,7 @@ def test_access_names_every_operation(document: Any, pages: Mapping[str, Page]) 
 def test_the_search_finds_everything(
     web: httpx2.Client, document: Any, pages: Mapping[str, Page]
 ) -> None:
-    """Each operation and each error is in the search's index, once, and leads to where it is."""
+    """Each operation and each error is in the search index once, with a working link."""
     found = web.get("/docs/search.json").json()
     assert len({each["href"] for each in found}) == len(found)
     for each in found:

@@ -1,4 +1,4 @@
-"""Signing up over HTTP: by an e-mail, and without telling anybody who has signed up before."""
+"""Sign-up over HTTP: by e-mail, and without revealing known addresses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _email() -> str:
 
 @pytest.fixture
 def stranger(installation: Installation) -> Caller:
-    """Somebody without a credential, and with cookies of their own."""
+    """A client without a credential, with its own cookies."""
     return installation.caller(None)
 
 
 @pytest.fixture
 def token(installation: Installation, stranger: Caller) -> str:
-    """What an e-mail to an address hands over that has just signed up."""
+    """The token in an e-mail to a new address."""
     email = _email()
     stranger.post("/auth/register", {"email": email}, status=202)
     return installation.mailbox.token(email, "registration")
@@ -38,7 +38,7 @@ def token(installation: Installation, stranger: Caller) -> str:
 def test_an_e_mail_leads_to_a_tenant(
     installation: Installation, stranger: Caller, password: str
 ) -> None:
-    """By the e-mail's token somebody owns a free tenant of the name they choose, and is signed in."""
+    """The token makes its user the owner of a free tenant with a chosen name, signed in."""
     email, name = _email(), str(uuid.uuid4())
     assert stranger.post("/auth/register", {"email": email}, status=202) == {"accepted": True}
     assert not stranger.client.cookies
@@ -51,7 +51,7 @@ def test_an_e_mail_leads_to_a_tenant(
 
 
 def test_an_api_key_does_not_lift_the_limit(start: Callable[..., Installation]) -> None:
-    """From one address only so many sign up, with a tenant's API key too; the operator may."""
+    """Sign-ups from one address are limited, also with a tenant's API key; the operator has no limit."""
     installation = start(settings={})
     callers = (installation.demo(), installation.caller(None), installation.operator())
     statuses = [
@@ -67,7 +67,7 @@ def test_who_has_an_address_is_told_to_them_alone(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """An address that somebody has, in capitals or not, is answered like any; the e-mail differs."""
+    """A known address, in any capitals, gets the same response as a new one, and another e-mail."""
     taken = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
     free = _email()
     responses = [
@@ -84,7 +84,7 @@ def test_who_has_an_address_is_told_to_them_alone(
 def test_a_refusal_leaves_the_token_good(
     stranger: Caller, token: str, password: str, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A name that is taken and a password that is unfit can be mended, with the same token."""
+    """After a taken name or an invalid password, the same token still works."""
     taken = new_tenant()
     name = taken.get(f"/tenants/{taken.tenant_id}")["name"]
     path, fields = "/auth/confirm-registration", {"token": token, "password": password}
@@ -100,7 +100,7 @@ def test_a_refusal_leaves_the_token_good(
 def test_of_many_at_once_one_registers(
     installation: Installation, token: str, password: str
 ) -> None:
-    """Of 16 confirmations at once with one token exactly one makes a tenant."""
+    """Of 16 concurrent confirmations with one token exactly one makes a tenant."""
 
     def confirm(number: int) -> int:
         fields = {"token": token, "name": f"{token[:20]} {number}", "password": password}
@@ -115,7 +115,7 @@ def test_of_many_at_once_one_registers(
 def test_a_second_e_mail_ends_the_first(
     installation: Installation, stranger: Caller, password: str
 ) -> None:
-    """Whoever signs up twice finishes with the newer e-mail, and not with the older one."""
+    """A second sign-up makes the first e-mail's token invalid."""
     email = _email()
     tokens = []
     for count in (1, 2):
@@ -131,7 +131,7 @@ def test_a_second_e_mail_ends_the_first(
 def test_tokens_that_nobody_was_given(
     stranger: Caller, token: str, password: str, refused: Refused
 ) -> None:
-    """A token that is none, or not even ASCII, is 401 wherever one is shown."""
+    """An invalid token, also one outside ASCII, is 401 everywhere."""
     for path, fields in (
         ("/auth/confirm-registration", {"name": "x", "password": password}),
         ("/auth/reset-password", {"new_password": password}),
@@ -176,7 +176,7 @@ def test_what_is_no_name(stranger: Caller, password: str, name: object) -> None:
 def test_what_is_no_address(
     new_tenant: Callable[..., Caller], operator: Caller, email: object
 ) -> None:
-    """What is no address, or more than one, or has more in it, is 422 wherever one is asked for."""
+    """An invalid e-mail address, several addresses, or other content in one are 422 everywhere."""
     path = f"/tenants/{new_tenant().tenant_id}/invitations"
     refusal = operator.refusal(path, {"email": email, "role": "viewer"})
     assert refusal == (422, "ERR_INVALID_001", "email")

@@ -1,4 +1,4 @@
-"""Which role may ask for what: every role at every endpoint."""
+"""The permissions of each role at every endpoint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ROLES = tuple(Role)
 MAY: Mapping[str, frozenset[Caller]] = {
     row.name: GRANTS[row.permission] for row in api_rows(open_signup=False)
 }
-"""Who may call each operation, as the access table says."""
+"""The permitted callers of each operation, from the access table."""
 OPEN = frozenset(name for name, callers in MAY.items() if Credential.NONE in callers)
-"""Where nobody's role is asked for."""
+"""Operations without a check of roles."""
 CREATE_TENANT = "create_tenant"
-"""In development open to anyone, whose session is not looked at: it is asked where it is not."""
+"""Public in development, where sessions are ignored: tested on another installation."""
 DENIED = "your role does not allow this"
 NOBODYS = "00000000-0000-4000-8000-000000000000"
 
@@ -55,7 +55,7 @@ def test_every_cell(
     new_person: Callable[..., Client],
     role: Role,
 ) -> None:
-    """A role is refused where the table says so, and nowhere else."""
+    """A role is refused exactly where the table says so."""
     person = new_person(new_tenant().tenant_id, role)
     me = person.get("/auth/me")["id"]
     last = "logout"
@@ -72,13 +72,13 @@ def test_every_cell(
 def test_the_cells_of_creating_tenants(
     operations: dict[str, tuple[str, str]], closed: Installation, role: Role
 ) -> None:
-    """Where sign-up is not open, a role is refused to create tenants if the table says so."""
+    """Without open sign-up, a role may create tenants only if the table says so."""
     person = closed.person(closed.new_tenant().tenant_id, role)
     assert _is_denied(_ask(person, *operations[CREATE_TENANT])) is (role not in MAY[CREATE_TENANT])
 
 
 def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.Response:
-    """Send a request that goes as far as the role allows; not in the envelope, perhaps."""
+    """Send a request that passes the role's check if allowed, perhaps outside the envelope."""
     filled = path.removeprefix("/api/v1").format(
         tenant_id=person.tenant_id, version=9, key_version=9, id=id_, name="nothing"
     )

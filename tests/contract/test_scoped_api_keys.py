@@ -1,4 +1,4 @@
-"""API keys with scopes, an expiry and addresses: what each may do, generated from the rows."""
+"""API keys with scopes, an expiry and addresses: the effect of each, generated from the rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = tuple(
     for row in api_rows()
     if Credential.API_KEY in GRANTS[row.permission] and row.permission not in WITHOUT_SCOPE
 )
-"""The operations that scopes limit."""
+"""The operations that scopes can limit."""
 ON_KEYS_ROWS = tuple(row for row in ROWS if row.audit_operation in ON_KEYS)
 POLICY = "denied by policy api-key-scope"
 OF_NOBODY = str(uuid.uuid4())
@@ -34,7 +34,7 @@ DAY = timedelta(days=1)
 
 
 def _ask(caller: Caller, row: Endpoint, values: Mapping[str, object]) -> httpx2.Response:
-    """Send a request that names a tenant that does not exist, so that no API key is changed."""
+    """Send a request that names an unknown tenant, so that no API key changes."""
     path = row.path.replace("{tenant_id}", OF_NOBODY).replace("{version}", "1")
     path = path.replace("{id}", "1").replace("{key_version}", "1")
     if "{name}" in path:
@@ -50,7 +50,7 @@ def _fields_of(row: Endpoint) -> set[str]:
 
 
 def _about(row: Endpoint, keyring: str) -> dict[str, object]:
-    """Return the values by which a request names a keyring, if it can."""
+    """Return the values by which a request names a keyring, if possible."""
     return dict.fromkeys(_fields_of(row) & {"keyring", "name"}, keyring)
 
 
@@ -68,7 +68,7 @@ Limited = Callable[..., Caller]
 
 @pytest.fixture(scope="module")
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant by an API key that has no scopes, with a key of two algorithms."""
+    """A tenant with an API key without scopes, and keys of two algorithms."""
     made = new_tenant()
     for algorithm in ("Kyber768", "X-Wing", "Dilithium3"):
         made.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -96,19 +96,19 @@ def _scope(*operations: str, **lists: list[str]) -> dict[str, Any]:
 
 
 def test_every_row_that_an_api_key_may_call_has_its_name_in_scopes() -> None:
-    """The scopes' vocabulary is what the rows are recorded as: a row without a name is not merged."""
+    """Scopes use the names in the audit log: each row has its own."""
     assert {row.audit_operation for row in ROWS} == set(OPERATIONS.values())
     assert {row.audit_operation.value for row in ROWS} == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
 def test_the_reference_lists_the_refusal(row: Endpoint) -> None:
-    """Whatever an API key may call can be refused by its scopes, and the reference says so."""
+    """Each operation for API keys lists the refusal by scopes in the reference."""
     assert Code.POLICY_001 in codes(row)
 
 
 def test_the_reference_names_the_operations_of_scopes() -> None:
-    """Every description of an operation that asks the scopes says by which name, and no other."""
+    """The reference gives exactly the name in scopes for each operation that checks them."""
     paths = document(api_rows(), (), "")["paths"]
     named = {
         operation["operationId"]: operation["x-scope-operation"]
@@ -121,7 +121,7 @@ def test_the_reference_names_the_operations_of_scopes() -> None:
 
 @pytest.mark.parametrize("group", Group)
 def test_a_group_may_call_its_operations_only(limited: Limited, group: Group) -> None:
-    """Each row is refused to each group that has not its operation, and answered to the others."""
+    """A group may call exactly its own operations."""
     caller = limited(**_scope(group.value))
     refused = {row.name for row in ROWS if _is_outside_scopes(_ask(caller, row, {}))}
     in_group = {row.name for row in ROWS if row.audit_operation in GROUPS[group]}
@@ -135,7 +135,7 @@ def test_a_group_may_call_its_operations_only(limited: Limited, group: Group) ->
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
 def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
-    """An API key for one algorithm is refused another, whatever the operation and the body."""
+    """An API key for one algorithm is refused for another, in every operation."""
     algorithms = ("X-Wing", "Kyber768") if "/kem/" in row.path else ("Dilithium3", "ML-DSA-87")
     mine, other = algorithms
     caller = _for_one(limited, "algorithms", mine)
@@ -156,7 +156,7 @@ def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
 def test_another_keyring_is_refused(limited: Limited, row: Endpoint) -> None:
-    """An API key for one keyring is refused any other, and a request without a keyring."""
+    """An API key for one keyring is refused for any other, and for requests without a keyring."""
     caller = _for_one(limited, "keyrings", "payments.cards")
     algorithm = "X-Wing" if "/kem/" in row.path else "Dilithium3"
     values = dict.fromkeys(_fields_of(row) & {"algorithm"}, algorithm)
@@ -172,7 +172,7 @@ def test_another_keyring_is_refused(limited: Limited, row: Endpoint) -> None:
 
 
 def _expect_of_items(caller: Caller, row: Endpoint, name: str, mine: str, other: str) -> None:
-    """Expect that each item of a batch is refused or not for itself, and is recorded so."""
+    """Expect that each batch item is refused, or not, and recorded alone."""
     mixed = [{name: mine}, {name: other}, {name: mine}]
     for body, expected in (
         ({"items": mixed}, [False, True, False]),
@@ -195,7 +195,7 @@ def _for_one(limited: Limited, of: str, name: str) -> Caller:
 
 
 def test_an_envelope_is_of_the_keyring_that_it_names(limited: Limited, tenant: Caller) -> None:
-    """An envelope's own keyring and algorithm are held to the scopes, whatever stands beside it."""
+    """Scopes apply to an envelope's own keyring and algorithm, with any fields beside it."""
     envelope = tenant.post("/kem/encrypt", {"plaintext": "QUJD", "format": "envelope"})["envelope"]
     for of, name in (("keyrings", "payments.cards"), ("algorithms", "X-Wing")):
         caller = _for_one(limited, of, name)
@@ -211,7 +211,7 @@ def test_an_envelope_is_of_the_keyring_that_it_names(limited: Limited, tenant: C
 def test_a_refusal_is_recorded_with_the_keyring_that_was_asked_for(
     limited: Limited, tenant: Caller
 ) -> None:
-    """A refusal's record has the keyring that the body, an envelope or the path names."""
+    """A refusal's record has the keyring in the body, the envelope or the path."""
     vault = "payments.vault"
     tenant.post("/kms/keyrings", {"name": vault}, status=201)
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768", "keyring": vault}, status=201)
@@ -235,7 +235,7 @@ def test_a_refusal_is_recorded_with_the_keyring_that_was_asked_for(
 
 
 def test_re_encryption_needs_both_keys(limited: Limited, tenant: Caller) -> None:
-    """The source's key and the target's are held to the scopes, each for itself."""
+    """Scopes apply to the source's key and to the target's key."""
     made = tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
     source = {"ciphertext": made["ciphertext"], "key_version": made["key_version"]}
     of_source, of_target = (
@@ -251,7 +251,7 @@ def test_re_encryption_needs_both_keys(limited: Limited, tenant: Caller) -> None
 
 
 def test_an_encrypt_only_key_encrypts_only(limited: Limited, tenant: Caller) -> None:
-    """It encrypts; it does not decrypt, sign, list, rotate or mint, whatever it is sent."""
+    """An encrypt-only API key cannot decrypt, sign, list, rotate or create API keys."""
     caller = limited(name="writer", **_scope("encrypt-only"))
     ciphertext = caller.post("/kem/encrypt", {"plaintext": "QUJD"})["ciphertext"]
     assert caller.get("/kms/keys/active", algorithm="Kyber768")["key_version"] == 1
@@ -278,7 +278,7 @@ def test_an_encrypt_only_key_encrypts_only(limited: Limited, tenant: Caller) -> 
 
 
 def test_a_refusal_is_recorded_by_version_and_name(limited: Limited, tenant: Caller) -> None:
-    """The record names policy and API key, and is found by the version with its name or without."""
+    """The record has policy and API key, and is found by version, with or without its name."""
     caller = limited(name="Records.1", **_scope("decrypt-only", algorithms=["X-Wing"]))
     refused = [
         caller.ask("POST", "/kem/encrypt", {"plaintext": "QUJD"}),
@@ -304,7 +304,7 @@ def test_a_refusal_is_recorded_by_version_and_name(limited: Limited, tenant: Cal
 
 
 def test_what_anyone_may_do_needs_no_scope(limited: Limited) -> None:
-    """A scope takes nothing away that a request without a credential has."""
+    """Scopes never restrict public operations."""
     caller = limited(**_scope("decrypt-only"))
     assert caller.get("/billing/plans")["plans"]
 
@@ -328,7 +328,7 @@ def _detail(tenant: Caller, version: int) -> dict[str, Any]:
 def test_limits_come_back_to_who_names_them(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A response has only the limits that were sent. The list has limits only with details."""
+    """A response has only limits of the request; the list has limits only with details."""
     tenant = new_tenant()
     keys = f"/tenants/{tenant.tenant_id}/api-keys"
     made = tenant.post(keys, dict(LIMITS), status=201)
@@ -350,7 +350,7 @@ def test_limits_come_back_to_who_names_them(
 def test_an_api_key_narrows_itself_and_never_widens(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Rotating, an API key may narrow each limit; wider in any, it is refused and goes on as it was."""
+    """A rotating API key can narrow each limit; a wider one is refused and nothing changes."""
     tenant = new_tenant()
     keys = f"/tenants/{tenant.tenant_id}/api-keys"
     made = tenant.post(keys, dict(LIMITS), status=201)
@@ -378,7 +378,7 @@ def test_an_api_key_narrows_itself_and_never_widens(
 
 
 def test_an_api_key_mints_only_what_it_covers(limited: Limited, tenant: Caller) -> None:
-    """Creating, an API key must state limits, each within its own: leaving one out is refused."""
+    """An API key with limits must give narrower ones to each new API key."""
     own: dict[str, Any] = {
         "scopes": [
             {"operations": ["create-api-key"]},
@@ -426,7 +426,7 @@ def test_an_api_key_mints_only_what_it_covers(limited: Limited, tenant: Caller) 
 )
 @pytest.mark.parametrize("end", ["", "/rotate"])
 def test_bad_limits_are_refused(tenant: Caller, name: str, value: object, end: str) -> None:
-    """What no limit can be is 400 with its field, and makes and replaces nothing."""
+    """An invalid limit is 400 with its field, and no API key is made or replaced."""
     response = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys{end}", {name: value})
     assert _ended(response) == (400, "ERR_INVALID_001", name)
 
@@ -435,7 +435,7 @@ def test_bad_limits_are_refused(tenant: Caller, name: str, value: object, end: s
 
 
 def test_an_expired_api_key_is_unknown(limited: Limited, tenant: Caller) -> None:
-    """From its expiry on an API key is 401, though this gateway has just accepted it."""
+    """From its expiry on an API key is 401, even just after a successful request."""
     expires_at = datetime.now(UTC) + timedelta(seconds=1)
     caller = limited(expires_at=expires_at.isoformat())
     statuses = set()
@@ -449,7 +449,7 @@ def test_an_expired_api_key_is_unknown(limited: Limited, tenant: Caller) -> None
 def test_an_api_key_from_elsewhere_is_unknown_and_recorded(
     limited: Limited, tenant: Caller
 ) -> None:
-    """Outside its networks an API key gets the answer to an unknown one, and the owner a record."""
+    """Outside its networks an API key is 401 like an unknown one, and the owner gets a record."""
     caller = limited(name="elsewhere", allowed_addresses=["192.0.2.0/24"])
     responses = [caller.ask("GET", path) for path in ("/kms/keys", "/usage", "/billing/plans")]
     assert {_ended(each) for each in responses} == {(401, "ERR_AUTH_001", None)}
@@ -466,7 +466,7 @@ def test_an_api_key_from_elsewhere_is_unknown_and_recorded(
 def test_a_change_of_limits_holds_at_once(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """An API key in its overlap keeps its own limits, and one that is revoked has none to keep."""
+    """In its overlap an API key keeps its own limits; a revoked one has none."""
     tenant = new_tenant()
     keys = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
@@ -484,7 +484,7 @@ def test_a_change_of_limits_holds_at_once(
 
 
 def test_a_keyring_in_a_scope_has_to_exist(new_tenant: Callable[..., Caller]) -> None:
-    """A name that no keyring has is refused, made or rotated, unless that is said; a beginning is not."""
+    """An unknown keyring in a scope is refused unless allowed; a prefix is always accepted."""
     tenant = new_tenant()
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
@@ -507,7 +507,7 @@ def test_a_keyring_in_a_scope_has_to_exist(new_tenant: Callable[..., Caller]) ->
 def test_a_scope_does_not_tell_of_keyrings_beyond_it(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """An API key is answered the same of keyrings beyond its own scopes, whether they exist or not."""
+    """An API key gets the same response for keyrings outside its scopes, known or unknown."""
     tenant = new_tenant()
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post("/kms/keyrings", {"name": "secret"}, status=201)
@@ -522,7 +522,7 @@ def test_a_scope_does_not_tell_of_keyrings_beyond_it(
 
 
 def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited) -> None:
-    """An API key that may verify reads public keys and the JWK Set, of its keyrings and algorithms."""
+    """An API key for verifying reads the public keys and the JWK Set of its keyrings and algorithms."""
     tenant.ask("POST", "/kms/keyrings", {"name": "payments.cards"})
     for keyring in ("default", "payments.cards"):
         for algorithm in ("Dilithium3", "ML-DSA-87"):
@@ -549,7 +549,7 @@ def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited
 
 @pytest.mark.threat("scoped-api-key")
 def test_a_public_key_is_no_way_into_another_keyring(tenant: Caller, limited: Limited) -> None:
-    """Of a keyring outside its scopes an API key uses a key by its public key as little as by name."""
+    """Outside its scopes a key cannot be used by its public key, just as not by name."""
     keyring = f"hidden-{uuid.uuid4()}"
     tenant.post("/kms/keyrings", {"name": keyring}, status=201)
     named = {"algorithm": "Kyber768", "keyring": keyring}
@@ -567,7 +567,7 @@ def test_a_public_key_is_no_way_into_another_keyring(tenant: Caller, limited: Li
 
 
 def test_a_retired_public_key_of_one_s_own_is_refused(tenant: Caller) -> None:
-    """Encrypting to the public key of a retired version is as much 404 as naming the version."""
+    """Encrypting to a retired version's public key is 404, as with its version."""
     keyring = f"old-{uuid.uuid4()}"
     tenant.post("/kms/keyrings", {"name": keyring}, status=201)
     named = {"algorithm": "Kyber768", "keyring": keyring}
@@ -583,7 +583,7 @@ def test_a_retired_public_key_of_one_s_own_is_refused(tenant: Caller) -> None:
 def test_a_scope_of_one_algorithm_tells_nothing_of_another(
     tenant: Caller, limited: Limited
 ) -> None:
-    """What another algorithm's key opens is, to an API key without that algorithm, only damaged."""
+    """To an API key for one algorithm, ciphertexts of another algorithm are only damaged."""
     sealed = tenant.post("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
     asked = {"ciphertext": sealed["ciphertext"], "key_version": 1, "algorithm": "Kyber768"}
     one, both = (
@@ -605,7 +605,7 @@ def test_a_scope_of_one_algorithm_tells_nothing_of_another(
 def test_an_api_key_of_any_scope_asks_about_itself(
     tenant: Caller, limited: Limited, group: Group
 ) -> None:
-    """The response has tenant, name, version, scopes, expiry and networks of the asking API key."""
+    """The response has the API key's tenant, name, version, scopes, expiry and networks."""
     expires = (datetime.now(UTC) + DAY).replace(microsecond=0)
     scopes = [{"operations": [group.value], "keyrings": ["cards*"], "algorithms": ["Kyber768"]}]
     program = limited(
@@ -629,7 +629,7 @@ def test_an_api_key_of_any_scope_asks_about_itself(
 def test_an_api_key_without_limits_asks_about_itself(
     new_tenant: Callable[..., Caller], installation: Installation
 ) -> None:
-    """Limits that an API key does not have are null, and a rotated API key learns that it is one."""
+    """Missing limits are null, and a rotated API key is told so."""
     tenant = new_tenant()
     plain = {
         "tenant_id": tenant.tenant_id,
@@ -648,7 +648,7 @@ def test_an_api_key_without_limits_asks_about_itself(
 
 
 def test_no_scope_can_name_the_question_about_itself(tenant: Caller) -> None:
-    """The operation that every API key has is no name in scopes, so no scope can leave it out."""
+    """The operation that every API key may call is not a name in scopes."""
     asked = {"scopes": [{"operations": ["get-own-api-key"]}]}
     response = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys", asked)
     assert _ended(response) == (400, "ERR_INVALID_001", "scopes")

@@ -23,18 +23,18 @@ ENOUGH_SECONDS = 25
 
 @pytest.fixture
 def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
-    """The owner of a tenant that no other test uses."""
+    """The owner of a new tenant."""
     return new_person(new_tenant().tenant_id)
 
 
 @pytest.fixture
 def stranger(installation: Installation) -> Caller:
-    """Somebody without a credential, and with cookies of their own."""
+    """A client without a credential, with its own cookies."""
     return installation.caller(None)
 
 
 def _enroll(person: Caller) -> tuple[TOTP, list[str]]:
-    """Give somebody a second factor, by the code of the step before this one."""
+    """Enrol a second factor, with the code of the previous time step."""
     totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
     return totp, person.confirm_authenticator(totp)
 
@@ -54,7 +54,7 @@ def _stepped_up(person: Caller, password: str) -> dict[str, str]:
 
 
 def test_a_code_finishes_the_sign_in(owner: Caller, stranger: Caller, password: str) -> None:
-    """With a second factor the password gives a challenge, and a code with it gives the session."""
+    """With a second factor, the password gives a challenge, and a code finishes the sign-in."""
     totp, _ = _enroll(owner)
     user = owner.get("/auth/me")
     assert user["mfa_enabled"] is True
@@ -67,7 +67,7 @@ def test_a_code_finishes_the_sign_in(owner: Caller, stranger: Caller, password: 
 
 
 def _until_a_step_is_young() -> int:
-    """Wait, if need be, so that requests are answered in the step that they are sent in."""
+    """Wait, if necessary, until a new time step has just begun."""
     left = STEP - time.time() % STEP
     if left < ENOUGH_SECONDS:
         time.sleep(left)
@@ -75,7 +75,7 @@ def _until_a_step_is_young() -> int:
 
 
 def test_a_clock_may_differ_by_a_step(owner: Caller) -> None:
-    """Codes of 30 seconds ago, of now and of in 30 seconds are accepted, each once and in order."""
+    """Codes of 30 seconds ago, of now and of in 30 seconds are accepted, once and in order."""
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     now = _until_a_step_is_young()
     codes = [totp.at(now + drift) for drift in (-2 * STEP, -STEP, 0, STEP, 2 * STEP)]
@@ -92,7 +92,7 @@ def test_a_clock_may_differ_by_a_step(owner: Caller) -> None:
 
 
 def test_a_recovery_code_does_too_once(owner: Caller, stranger: Caller, password: str) -> None:
-    """There are ten recovery codes; one instead of a code is accepted, and not a second time."""
+    """Each of the ten recovery codes replaces a code once."""
     _, codes = _enroll(owner)
     assert len(set(codes)) == 10
     email = owner.get("/auth/me")["email"]
@@ -106,7 +106,7 @@ def test_a_recovery_code_does_too_once(owner: Caller, stranger: Caller, password
     "typed", ["{} {}", "{}-{}", " {}{}\n", "{}\u00a0{}", "{}\u202f{}", "{}\u2011{}", "\t{}  {} "]
 )
 def test_a_code_as_it_is_typed(owner: Caller, stranger: Caller, password: str, typed: str) -> None:
-    """Spaces and dashes in and around a code of an app, or a recovery code in capitals, count nothing."""
+    """Spaces, dashes and capitals in a typed code do not matter."""
     totp, codes = _enroll(owner)
     code = totp.at(_until_a_step_is_young() + STEP)
     owner.post("/auth/step-up", {"totp_code": typed.format(code[:3], code[3:])})
@@ -129,7 +129,7 @@ def test_a_wrong_code(owner: Caller, stranger: Caller, password: str) -> None:
 
 
 def test_a_wrong_password_at_a_step_up(owner: Caller) -> None:
-    """Who has no second factor steps up by the password; a wrong one is called that, not a code."""
+    """Without a second factor the password steps up; the error for a wrong one names the password."""
     error = owner.ask("POST", "/auth/step-up", {"password": "another one"}).json()["error"]
     assert (error["error_code"], error["field"]) == ("ERR_MFA_001", "password")
     assert error["message"] == "the password is wrong"
@@ -143,7 +143,7 @@ def test_a_challenge_that_is_none(stranger: Caller) -> None:
 
 
 def test_the_picture_is_an_svg(owner: Caller) -> None:
-    """Enrolling shows the secret in a URI for apps, and that as the picture of a QR code."""
+    """Enrolment shows the secret as a URI for apps, and as a QR code."""
     made = owner.post_proven("/auth/mfa/enroll")
     assert f"secret={made['secret']}" in made["otpauth_uri"]
     assert made["qr_svg"].startswith("data:image/svg+xml")
@@ -193,14 +193,14 @@ def test_not_every_plan_can_require_it(
     refused: Refused,
     plan: str,
 ) -> None:
-    """On plans below professional requiring a second factor is 403 ERR_MFA_011."""
+    """On plans below professional, requiring a second factor is 403 ERR_MFA_011."""
     person = new_person(new_tenant(plan).tenant_id)
     response = person.ask_proven("PATCH", "/auth/organization", {"require_mfa": True})
     assert refused(response) == (403, "ERR_MFA_011", None)
 
 
 def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:
-    """An API key rotates keys and itself without a token, and with a senseless one."""
+    """An API key rotates keys and itself without a step-up token, and ignores an invalid one."""
     tenant = new_tenant()
     tenant.client.headers["X-Step-Up-Token"] = "none"
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
@@ -209,7 +209,7 @@ def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:
 
 
 def test_of_many_at_once_one_rotates(owner: Caller, password: str) -> None:
-    """Of many rotations at once with one token exactly one is done; the others are refused."""
+    """Of concurrent rotations with one token exactly one succeeds."""
     owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     headers = _stepped_up(owner, password)
 
@@ -224,7 +224,7 @@ def test_of_many_at_once_one_rotates(owner: Caller, password: str) -> None:
 
 
 def test_only_a_success_uses_the_token_up(owner: Caller, password: str, refused: Refused) -> None:
-    """A refused rotation leaves the token for the next one, and a success does not."""
+    """A refused rotation does not use the token up; a successful one does."""
     headers = _stepped_up(owner, password)
     body = {"algorithm": "Kyber768"}
     assert refused(owner.ask("POST", "/kms/keys/rotate", body, headers=headers))[0] == 404
@@ -255,7 +255,7 @@ def test_a_lost_answer_can_be_asked_for_again(owner: Caller, refused: Refused, c
 def test_a_token_is_its_owner_s(
     owner: Caller, new_person: Callable[..., Caller], password: str, refused: Refused
 ) -> None:
-    """Another person's token is refused, and still good for whom it was given to."""
+    """Another person's token is refused, and stays valid for its owner."""
     owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     headers = _stepped_up(owner, password)
     body = {"algorithm": "Kyber768"}
@@ -292,7 +292,7 @@ def test_a_person_names_the_api_key_to_replace(
     password: str,
     refused: Refused,
 ) -> None:
-    """key_id is the version that a person replaces; one that is not there is 404."""
+    """key_id is the version to replace; an unknown one is 404."""
     tenant = new_tenant()
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post(path, status=201)

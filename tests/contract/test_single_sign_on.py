@@ -1,4 +1,4 @@
-"""Single sign-on over HTTP, with a provider that is not ours, and with hostile ones."""
+"""Single sign-on over HTTP, with a foreign provider and with hostile ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SsoInstallation:
 
 @pytest.fixture(scope="module")
 def sso(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SsoInstallation]:
-    """Made in two starts: a tenant's identifier is known before its provider is set up."""
+    """Started twice: the provider's settings need the tenant's id from the first start."""
     folder = tmp_path_factory.mktemp("sso")
     with ExitStack() as stack:
         mock = stack.enter_context(running_mock(folder))
@@ -89,7 +89,7 @@ def configure(
 
 
 def begun(client: httpx2.Client, name: str, query: str = "") -> str:
-    """Begin a sign-in; return the provider's page that the browser is sent to."""
+    """Begin a sign-in; return the provider's page."""
     response = client.get(f"/portal/sso/{name}{query}")
     assert response.status_code == 302
     assert response.headers["cache-control"] == "no-store"
@@ -97,7 +97,7 @@ def begun(client: httpx2.Client, name: str, query: str = "") -> str:
 
 
 def refusal(response: httpx2.Response) -> str:
-    """Return the reason that the sign-in page gets. Check that nobody is signed in."""
+    """Return the reason for the sign-in page. Check that no session began."""
     assert response.status_code == 302
     path, _, reason = response.headers["location"].partition("?error=")
     assert path == "/portal/sign-in"
@@ -106,7 +106,7 @@ def refusal(response: httpx2.Response) -> str:
 
 
 def finished(client: httpx2.Client, url: str) -> httpx2.Response:
-    """Come back from a provider."""
+    """Return from a provider."""
     return client.get(url)
 
 
@@ -123,7 +123,7 @@ def settled(sso: SsoInstallation, client: httpx2.Client, **claims: object) -> ht
 
 
 def test_a_person_signs_in_by_a_provider(sso: SsoInstallation) -> None:
-    """From the portal to the provider and back: signed in, with the role of the groups."""
+    """A person signs in through the provider, with the role of the groups."""
     claims = {"email": "grace@example.com", "email_verified": True, "groups": ["staff", "keys"]}
     sso.mock.add("grace", **claims, name=MARKUP)
     client = sso.browser()
@@ -146,7 +146,7 @@ def test_a_person_signs_in_by_a_provider(sso: SsoInstallation) -> None:
 
 
 def test_a_browser_comes_back_signed_in(sso: SsoInstallation, visit: Visit) -> None:
-    """Sent on from the provider's page, another site, a real browser has the session at once."""
+    """A real browser has the session at once after the redirect from the provider's site."""
     claims = {"email": "joan@example.com", "email_verified": True, "groups": ["staff"]}
     sso.mock.add("joan", **claims)
     visitor = visit(sso.installation.base_url)
@@ -160,7 +160,7 @@ def test_a_browser_comes_back_signed_in(sso: SsoInstallation, visit: Visit) -> N
 
 @pytest.mark.threat("forged-callback")
 def test_a_callback_is_good_once(sso: SsoInstallation) -> None:
-    """A replayed callback with the browser's old cookie signs nobody in."""
+    """A replayed callback with the browser's old cookie does not sign in."""
     sso.mock.add("once", email="once@example.com", email_verified=True, groups=["staff"])
     client = sso.browser()
     back = sso.mock.sign_in(begun(client, "mock"), "once")
@@ -174,7 +174,7 @@ def test_a_callback_is_good_once(sso: SsoInstallation) -> None:
 
 @pytest.mark.threat("forged-callback")
 def test_a_callback_belongs_to_its_browser(sso: SsoInstallation) -> None:
-    """Somebody else's callback signs a browser in as nobody, whatever it has begun itself."""
+    """Another browser's callback does not sign in."""
     sso.mock.add("eve", email="eve@example.com", email_verified=True, groups=["staff"])
     back = sso.mock.sign_in(begun(sso.browser(), "mock"), "eve")
     victim = sso.browser()
@@ -208,19 +208,19 @@ def test_a_callback_belongs_to_its_provider(sso: SsoInstallation) -> None:
 def test_another_token_signs_nobody_in(
     sso: SsoInstallation, claims: dict[str, object], reason: str
 ) -> None:
-    """A token for another, without a vouched address or a role, is refused by a closed list of codes."""
+    """A token for another client, without a verified address or without a role, has its refusal code."""
     assert refusal(settled(sso, sso.browser(), **claims)) == reason
 
 
 def test_an_address_of_another_tenant_is_refused(sso: SsoInstallation) -> None:
-    """A provider that vouches for somebody of another tenant signs them in nowhere."""
+    """A provider cannot sign in a person of another tenant."""
     email = "elsewhere@example.com"
     sso.installation.person(sso.tenants[0], email=email)
     assert refusal(settled(sso, sso.browser(), sub="elsewhere", email=email)) == "no-member"
 
 
 def test_the_client_proves_itself_and_the_code_is_its_own(sso: SsoInstallation) -> None:
-    """The secret is sent by Basic, as RFC 6749 encodes it, and the verifier with the code."""
+    """The secret is sent by Basic in RFC 6749's encoding, with the code's verifier."""
     client = sso.browser()
     url = begun(client, "settable")
     finished(client, sso.settable.sign_in(url))
@@ -237,7 +237,7 @@ def test_the_client_proves_itself_and_the_code_is_its_own(sso: SsoInstallation) 
 @pytest.mark.threat("hostile-identity-provider")
 @pytest.mark.parametrize("kind", ["huge", "redirect", "no-json", "error", "broken"])
 def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: str) -> None:
-    """Answers that are too large, lead elsewhere or are no tokens are refused, and read no further."""
+    """Responses that are too large, redirect or have no tokens are refused, and read no further."""
     followed: list[str] = []
 
     def respond(handler: BaseHTTPRequestHandler) -> None:
@@ -283,7 +283,7 @@ def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: st
     ],
 )
 def test_next_leads_nowhere_else(sso: SsoInstallation, path: str) -> None:
-    """A browser that was signed in is sent to the portal, never to another host or a sign-in."""
+    """After signing in a browser goes to the portal, never to another host or a sign-in."""
     client = sso.browser()
     url = str(httpx2.URL("/portal/sso/settable", params={"next": path}))
     response = client.get(url)
@@ -298,7 +298,7 @@ def test_next_leads_nowhere_else(sso: SsoInstallation, path: str) -> None:
 
 
 def test_a_session_steps_up_by_its_provider(sso: SsoInstallation) -> None:
-    """After the round trip one token is given without a password, and a sensitive action done."""
+    """After the round trip one step-up token works for one action, without a password."""
     client = sso.browser()
     assert settled(sso, client).headers["location"] == "/portal"
     refused = client.post("/api/v1/auth/step-up", json={})
@@ -314,7 +314,7 @@ def test_a_session_steps_up_by_its_provider(sso: SsoInstallation) -> None:
 
 @pytest.mark.threat("stolen-access-cookie")
 def test_a_stolen_session_has_no_step_up_of_its_person(sso: SsoInstallation) -> None:
-    """Somebody with a copy of the access token does not collect what the callback gave the browser."""
+    """A copy of the access token does not get the step-up that the callback gave the browser."""
     person, thief = sso.browser(), sso.browser()
     settled(sso, person)
     thief.cookies.set(ACCESS, person.cookies[ACCESS])
@@ -337,7 +337,7 @@ def test_a_stolen_session_has_no_step_up_of_its_person(sso: SsoInstallation) -> 
 
 
 def test_a_step_up_needs_a_session_and_a_provider_that_asked_again(sso: SsoInstallation) -> None:
-    """Without a session nothing is begun; with an old auth_time no step-up follows."""
+    """Without a session no step-up begins; with an old auth_time none is given."""
     client = sso.browser()
     assert refusal(client.get("/portal/sso/mock?step_up=1")) == "signed-out"
     sso.mock.add("again", email="again@example.com", email_verified=True, groups=["staff"])
@@ -354,13 +354,13 @@ def test_a_step_up_needs_a_session_and_a_provider_that_asked_again(sso: SsoInsta
 
 
 def test_only_labelled_providers_are_listed(sso: SsoInstallation) -> None:
-    """Everybody may know the names of those with a label, and nothing else of them."""
+    """The names of providers with a label are public, and nothing else."""
     listed = sso.browser().get("/api/v1/auth/providers").json()["data"]
     assert listed == {"providers": [{"name": "mock", "label": "Mock & Co"}], "total": 1}
 
 
 def test_what_the_person_denies_is_cancelled(sso: SsoInstallation) -> None:
-    """An error from the provider, with the right state, is told as such; a query twice is not read."""
+    """A provider's error with the right state is shown; a repeated parameter is refused."""
     client = sso.browser()
     state = parse_qs(urlsplit(begun(client, "mock")).query)["state"][0]
     url = f"/portal/sso/mock/callback?state={state}&error=access_denied&error_description={MARKUP}"
@@ -369,7 +369,7 @@ def test_what_the_person_denies_is_cancelled(sso: SsoInstallation) -> None:
 
 
 def test_people_without_passwords_have_none(sso: SsoInstallation) -> None:
-    """In a tenant with local_passwords = false an invitation cannot be accepted with one."""
+    """With local_passwords = false, an invitation cannot be accepted with a password."""
     invited = sso.installation.operator().post(
         f"/tenants/{sso.tenants[1]}/invitations",
         {"email": "new@example.com", "role": "viewer"},

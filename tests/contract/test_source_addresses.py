@@ -36,14 +36,14 @@ TOKENS: Mapping[str, tuple[CredentialKind, str, Mapping[str, str]]] = {
         {"totp_code": "123456"},
     ),
 }
-"""Where somebody without a session shows a token: its kind and field, and the other fields."""
+"""Where anonymous clients send a token: its kind and field, and the other fields."""
 
 Ask = Callable[..., httpx2.Response]
 
 
 @pytest.fixture
 def ask(closed: Installation) -> Iterator[Ask]:
-    """Send a request from one of this machine's addresses; one of them is a trusted proxy."""
+    """Send a request from one of this machine's addresses, of which one is a trusted proxy."""
     with ExitStack() as stack:
         clients = {
             address: stack.enter_context(
@@ -66,7 +66,7 @@ def ask(closed: Installation) -> Iterator[Ask]:
 
 @pytest.mark.parametrize(("peer", "recorded"), [(PROXY, CLIENT), (OTHER, OTHER)])
 def test_records_have_the_client_s_address(ask: Ask, peer: str, recorded: str) -> None:
-    """A trusted proxy's client is recorded; of anybody else the peer itself."""
+    """A trusted proxy's client is recorded; for other peers the peer itself."""
     assert ask(peer, "POST", "/tenants", CLIENT, json={"name": f"by {peer}"}).status_code == 201
     query = {"operation": "create-tenant"}
     response = ask(peer, "GET", "/audit/records", ANOTHER, params=query)
@@ -89,7 +89,7 @@ def test_an_api_key_is_bound_to_the_client_s_address(ask: Ask) -> None:
 
 
 def test_an_api_key_is_bound_where_a_client_hides_its_address(ask: Ask) -> None:
-    """A header that the client adds does not open what is allowed to the proxy's own network."""
+    """A client cannot use the proxy's network by adding a header."""
     made = ask(PROXY, "POST", "/tenants", ANOTHER, json={"name": f"hidden {uuid.uuid4()}"})
     keys = f"/tenants/{made.json()['data']['id']}/api-keys"
     allowed = {"allowed_addresses": [f"{PROXY}/32"]}

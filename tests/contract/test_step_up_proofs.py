@@ -1,4 +1,4 @@
-"""Which proof of identity each sensitive operation takes, and that a form is checked before it."""
+"""The proof for each sensitive operation, and that forms are checked before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pqkeep_gateway.http.cookies import ACCESS, Cookies
 PROOF = Cookies(secure=False).proof
 STEP_UP = "ERR_MFA_013"
 DESTROYING = {"create_keyring", "archive_key"}
-"""What has private keys destroyed."""
+"""Operations that destroy private keys."""
 CREDENTIALS = {
     "change_password",
     "change_me",
@@ -29,13 +29,13 @@ CREDENTIALS = {
     "create_api_key",
     "rotate_api_key",
 }
-"""What changes credentials and factors, or hands a credential out that outlasts the session."""
+"""Operations that change credentials and factors, or return a credential that outlasts the session."""
 
 
 def _send(
     caller: Caller, request: Request, *, proof: str | None = None, token: str | None = None
 ) -> httpx2.Response:
-    """Send a request with a session's access cookie, and nothing else but what is given."""
+    """Send a request with a session's access cookie and the given headers only."""
     cookies = {ACCESS: caller.client.cookies[ACCESS]}
     if proof is not None:
         cookies[PROOF] = proof
@@ -50,13 +50,13 @@ def _send(
 
 
 def _is_asked(response: httpx2.Response) -> bool:
-    """Return whether an answer asks for a step-up."""
+    """Return True if a response asks for a step-up."""
     assert response.status_code < 500, response.text
     return not response.is_success and response.json()["error"]["error_code"] == STEP_UP
 
 
 def _prove(caller: Caller, *, for_session: bool = True) -> tuple[str, str | None]:
-    """Step up; return the token, and the proof in the cookie if there is one."""
+    """Step up; return the token, and the cookie's proof if there is one."""
     fields = {"password": PASSWORD, "for_session": for_session}
     response = caller.ask("POST", "/auth/step-up", fields)
     proof = response.cookies.get(PROOF)
@@ -72,12 +72,12 @@ def _proof(caller: Caller) -> str:
 
 @pytest.fixture
 def prepared(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Prepared:
-    """An owner with something to change."""
+    """An owner with objects to change."""
     return prepare(new_tenant, new_person)
 
 
 def test_every_sensitive_operation_has_its_place() -> None:
-    """What destroys, and what changes credentials and factors, takes a token; a proof covers the rest."""
+    """Destroying and changing credentials and factors needs a token; a proof covers the rest."""
     assert ROWS.keys() == COVERED_BY_PROOF | DESTROYING | CREDENTIALS
     assert not COVERED_BY_PROOF & (DESTROYING | CREDENTIALS)
 
@@ -86,7 +86,7 @@ def test_every_sensitive_operation_has_its_place() -> None:
 def test_without_a_proof_of_this_session_nothing_is_done(
     prepared: Prepared, new_person: Callable[..., Caller], installation: Installation
 ) -> None:
-    """No proof, one of another session, of another person, or of one who signed out, does nothing."""
+    """A proof of another session or person, an ended one, and none all do nothing."""
     owner = prepared.owner
     email = owner.get("/auth/me")["email"]
     second, ended = installation.caller(None), installation.caller(None)
@@ -115,7 +115,7 @@ def test_without_a_proof_of_this_session_nothing_is_done(
 
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_a_proof_covers_what_the_table_says(prepared: Prepared, name: str) -> None:
-    """A session's proof lets through what it covers, and asks for a token for everything else."""
+    """A session's proof allows the operations that it covers; all others need a token."""
     owner, request = prepared.owner, prepared.request(name)
     proof = _proof(owner)
     assert _is_asked(_send(owner, request, proof=proof)) == (name not in COVERED_BY_PROOF)
@@ -125,7 +125,7 @@ def test_a_proof_covers_what_the_table_says(prepared: Prepared, name: str) -> No
 
 
 def test_a_keyring_whose_keys_are_archived_takes_a_token(prepared: Prepared) -> None:
-    """A change of a keyring is covered, but not one that has its keys destroyed by age."""
+    """A proof covers changes of a keyring, except destroying its keys by age."""
     owner = prepared.owner
     proof = _proof(owner)
     plain = Request("PATCH", "/kms/keyrings/payments", {"rotation_days": 30})
@@ -135,7 +135,7 @@ def test_a_keyring_whose_keys_are_archived_takes_a_token(prepared: Prepared) -> 
 
 
 def test_what_is_there_is_told_before_a_proof(prepared: Prepared) -> None:
-    """A taken keyring's name, and an import beside an active key, are refused without a proof."""
+    """A taken keyring name, and an import beside an active key, are refused without a proof."""
     owner = prepared.owner
     taken = {"name": "payments", "archive_after_days": 30}
     response = _send(owner, Request("POST", "/kms/keyrings", taken))
@@ -151,7 +151,7 @@ def test_what_is_there_is_told_before_a_proof(prepared: Prepared) -> None:
 
 
 def test_a_rehearsal_s_look_ups_say_what_they_are(prepared: Prepared) -> None:
-    """What is looked up before a proof is asked for has the policy "rehearsal" in the audit log."""
+    """Look-ups before a proof have the policy "rehearsal" in the audit log."""
     owner, found = prepared.owner, set()
     for name in ROWS:
         assert _is_asked(_send(owner, prepared.request(name)))
@@ -166,7 +166,7 @@ def test_a_rehearsal_s_look_ups_say_what_they_are(prepared: Prepared) -> None:
 
 
 def test_a_token_leaves_no_cookie_unless_it_is_asked_for(prepared: Prepared) -> None:
-    """The single-use token is as the specification has it: a second request with it is refused."""
+    """The single-use token works once, as in the specification, and sets no cookie unless asked."""
     owner = prepared.owner
     token, proof = _prove(owner, for_session=False)
     assert proof is None
@@ -180,7 +180,7 @@ def test_a_token_leaves_no_cookie_unless_it_is_asked_for(prepared: Prepared) -> 
 
 
 def test_the_cookie_is_this_hosts_and_no_scripts(prepared: Prepared, closed: Installation) -> None:
-    """It is HttpOnly, SameSite=Strict, host-only and good for 300 seconds; over TLS it is __Host-."""
+    """It is HttpOnly, SameSite=Strict, host-only and valid for 300 seconds; over TLS it is __Host-."""
     secure = closed.person(closed.new_tenant().tenant_id)
     access = {"Cookie": secure.session_cookies}
     body = {"password": PASSWORD, "for_session": True}
@@ -199,7 +199,7 @@ def test_the_cookie_is_this_hosts_and_no_scripts(prepared: Prepared, closed: Ins
 
 
 def test_many_at_once_under_one_proof_are_all_done(prepared: Prepared) -> None:
-    """Requests at the same time do not take a session's proof from each other."""
+    """Concurrent requests share a session's proof."""
     owner = prepared.owner
     proof = _proof(owner)
 
@@ -216,7 +216,7 @@ def test_many_at_once_under_one_proof_are_all_done(prepared: Prepared) -> None:
 def test_a_change_of_role_ends_a_proof(
     prepared: Prepared, new_person: Callable[..., Caller]
 ) -> None:
-    """A proof was given to somebody with a role, and is over when they have another."""
+    """A change of role ends the person's proof."""
     owner, other = prepared.owner, new_person(prepared.owner.tenant_id)
     proof = _proof(other)
     me = other.get("/auth/me")["id"]
@@ -229,7 +229,7 @@ def test_a_change_of_role_ends_a_proof(
 
 
 def _mistakes(prepared: Prepared) -> Iterator[tuple[Request, tuple[int, str, str | None]]]:
-    """Yield requests that cannot succeed, and what they are refused with."""
+    """Yield requests that cannot succeed, with their errors."""
     owner = prepared.owner
     tenant = f"/tenants/{owner.tenant_id}"
     me = owner.get("/auth/me")["id"]
@@ -296,7 +296,7 @@ def _mistakes(prepared: Prepared) -> Iterator[tuple[Request, tuple[int, str, str
 def test_a_mistake_is_told_before_a_proof_is_asked(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """Fields, plan, and what is there are checked first; with a token the answer is the same."""
+    """Fields, plan and conflicts are checked before a proof; with a token the error is the same."""
     prepared = prepare(new_tenant, new_person, "starter", buys=False)
     owner = prepared.owner
     token = _prove(owner, for_session=False)[0]
@@ -306,7 +306,7 @@ def test_a_mistake_is_told_before_a_proof_is_asked(
 
 
 def test_checking_changes_and_counts_nothing(prepared: Prepared) -> None:
-    """However often a request is made without a proof, nothing is there, and it can be made after."""
+    """Requests without a proof change nothing, any number of times, and can succeed later."""
     owner = prepared.owner
     invite = prepared.request("invite")
     for _ in range(12):  # more than an address may be invited to
@@ -324,7 +324,7 @@ def test_checking_changes_and_counts_nothing(prepared: Prepared) -> None:
 
 
 def test_a_code_that_was_used_says_when_the_next_one_works(prepared: Prepared) -> None:
-    """A used code is 401 with the seconds to wait, and does not count as a wrong guess."""
+    """A used code is 401 with the seconds to wait, and is not a wrong guess."""
     owner = prepared.owner
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.confirm_authenticator(totp)

@@ -1,4 +1,4 @@
-"""What somebody can do who has stolen an owner's access cookie, and nothing else."""
+"""The power of an attacker with an owner's access cookie only."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ALLOWED: Mapping[str, str] = {
     "end_session": "leaves less access than before",
     "logout": "leaves less access than before",
 }
-"""Changes for which a session is enough, each with the reason. Using keys is what a session is for."""
+"""Changes without a step-up, each with the reason. Using keys is the purpose of a session."""
 
 
 def _is_sensitive(row: Endpoint) -> bool:
-    """Return whether a row needs more than an owner's cookie, unless it says why not."""
+    """Return True if a row needs more than an owner's cookie, unless it is listed with a reason."""
     is_change = row.method != "GET" and row.permission is not Permission.USE_KEYS
     is_for_owners = may(Role.OWNER, row.permission) and row.permission not in NEEDS_NO_SESSION
     return is_change and is_for_owners and row.name not in ALLOWED
@@ -49,7 +49,7 @@ SENSITIVE = tuple(row for row in ROWS if _is_sensitive(row))
 
 @pytest.fixture
 def prepared(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Prepared:
-    """An owner with something to change."""
+    """An owner with objects to change."""
     return prepare(new_tenant, new_person)
 
 
@@ -63,7 +63,7 @@ def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) 
 
 
 def _state(owner: Caller) -> object:
-    """Return what stolen access could have changed for longer than it lasts."""
+    """Return the state that an attacker could have changed permanently."""
     return [
         owner.get(path)
         for path in (
@@ -97,7 +97,7 @@ def _attack(prepared: Prepared, name: str, **headers: str) -> tuple[int, str]:
 
 @pytest.mark.threat("stolen-access-cookie")
 def test_every_change_has_its_place() -> None:
-    """Every change an owner can make needs a step-up, or is listed with the reason why not."""
+    """Each change by an owner needs a step-up, or is listed with the reason why not."""
     assert [row.name for row in SENSITIVE if not row.needs_step_up] == []
     assert ALLOWED.keys() <= {row.name for row in ROWS if not row.needs_step_up}
     assert [row.name for row in ROWS if row.needs_step_up and not _is_sensitive(row)] == []
@@ -105,7 +105,7 @@ def test_every_change_has_its_place() -> None:
 
 @pytest.mark.threat("stolen-access-cookie")
 def test_a_stolen_cookie_changes_nothing(prepared: Prepared) -> None:
-    """With only an access cookie every sensitive request is refused, and everything is as before."""
+    """With only an access cookie every sensitive request is refused, and nothing changes."""
     before = _state(prepared.owner)
     got = {row.name: _attack(prepared, row.name) for row in SENSITIVE}
     assert got == dict.fromkeys(got, STEP_UP)
@@ -126,7 +126,7 @@ def test_a_stolen_cookie_has_no_keys_destroyed_by_age(owner: Caller) -> None:
 
 @pytest.mark.threat("stolen-access-cookie")
 def test_a_stolen_cookie_cannot_prove_anything(prepared: Prepared) -> None:
-    """Nor does a code of an app that the thief tries to enroll, or a token of their own making."""
+    """A code of an app that the thief enrols, and an invented token, prove nothing."""
     owner = prepared.owner
     assert _attack(prepared, "enroll_mfa") == STEP_UP
     assert _attack(prepared, "enroll_mfa", **{"X-Step-Up-Token": "pqu_" + "0" * 49}) == STEP_UP

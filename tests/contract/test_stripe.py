@@ -1,7 +1,7 @@
-"""Where Stripe takes the money: what it is asked, what of its webhooks is believed, and when not.
+"""Stripe as payment provider: requests to it, accepted webhooks, and refused ones.
 
-Stripe is a small server of the test's own on loopback, which answers like it; the library that
-asks it, signs webhooks and verifies them is Stripe's.
+Stripe is a small local server. Stripe's own library sends the requests, and signs and verifies
+webhooks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SLOW_SECONDS = 11.0
 
 @dataclass
 class Stripe:
-    """What the server was asked, and how it answers."""
+    """The requests to the server, and its responses."""
 
     subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str], dict[str, str]]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Stripe:
     ails: str = ""
 
     def respond(self, method: str, path: str, form: dict[str, str]) -> tuple[int, object]:
-        """Return what it says."""
+        """Return the response."""
         if path == "/v1/checkout/sessions":
             name = f"cs_{uuid.uuid4().hex}"
             url = f"https://checkout.stripe.com/c/pay/{name}"
@@ -127,7 +127,7 @@ def _handler(stripe: Stripe) -> type[BaseHTTPRequestHandler]:
 
 @dataclass(frozen=True)
 class Shop:
-    """An installation that sells by Stripe, and that."""
+    """An installation that sells through Stripe, and the Stripe server."""
 
     installation: Installation
     stripe: Stripe
@@ -141,7 +141,7 @@ class Shop:
         at: float | None = None,
         header: str | None = None,
     ) -> httpx2.Response:
-        """Send a webhook, signed as Stripe signs it."""
+        """Send a webhook with Stripe's signature."""
         payload = json.dumps(event)
         when = int(time.time() if at is None else at)
         signed = WebhookSignature.generate_signature_header(payload, secret, when)
@@ -151,7 +151,7 @@ class Shop:
         )
 
     def apply_notice(self, event: dict[str, Any]) -> None:
-        """Send a webhook that must be taken."""
+        """Send a webhook that must be accepted."""
         response = self.tell(event)
         assert (response.status_code, response.json()["data"]) == (200, {"received": True}), (
             response.text
@@ -163,7 +163,7 @@ def shop(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Shop]:
-    """One of each kind of database."""
+    """An installation for each kind of database."""
     folder = tmp_path_factory.mktemp("shop")
     stripe = Stripe()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(stripe))
@@ -194,7 +194,7 @@ def shop(
 
 @pytest.fixture
 def stripe(shop: Shop) -> Stripe:
-    """Stripe, in good health, and asked nothing yet."""
+    """Stripe without errors and without earlier requests."""
     shop.stripe.ails = ""
     shop.stripe.asked.clear()
     return shop.stripe
@@ -214,7 +214,7 @@ def owner(shop: Shop, tenant: Caller) -> Caller:
 
 @pytest.fixture
 def ask(password: str) -> Ask:
-    """Step up, and ask for something that needs it; whatever comes of it."""
+    """Step up, and send a request that needs it."""
 
     def send(person: Caller, path: str, body: object = None, key: str = "") -> httpx2.Response:
         token = person.post("/auth/step-up", {"password": password})["step_up_token"]
@@ -232,7 +232,7 @@ def ask(password: str) -> Ask:
 
 
 def _subscription(tenant: Caller, name: str = "", **changes: object) -> dict[str, Any]:
-    """Return a subscription as Stripe has it."""
+    """Return a subscription in Stripe's form."""
     now = int(time.time())
     item = {
         "id": "si_1",
@@ -290,7 +290,7 @@ ENDED = ("free", "ended", False)
 def test_a_checkout_is_begun_and_nothing_changed(
     stripe: Stripe, tenant: Caller, owner: Caller, ask: Ask
 ) -> None:
-    """Stripe is asked for a page to pay at; until it says that was done, the plan is as it was."""
+    """A checkout opens Stripe's page; the plan changes only after Stripe's event."""
     data = ask(owner, CHECKOUT, {"tier": "growth"}).json()["data"]
     assert data["checkout_url"].startswith("https://checkout.stripe.com/c/pay/cs_")
     assert (data["pending"], data["subscription"]) == (True, None)
@@ -310,7 +310,7 @@ def test_a_checkout_is_begun_and_nothing_changed(
 
 
 def test_what_is_sold_has_a_price(shop: Shop, owner: Caller, ask: Ask, refused: Refused) -> None:
-    """Tiers with a price at Stripe can be bought, and no others."""
+    """Only tiers with a price at Stripe can be bought."""
     plans = owner.get("/billing/plans")["plans"]
     assert {each["tier"] for each in plans if each["self_service"]} == PRICES.keys()
     response = ask(owner, CHECKOUT, {"tier": "enterprise"})
@@ -318,7 +318,7 @@ def test_what_is_sold_has_a_price(shop: Shop, owner: Caller, ask: Ask, refused: 
 
 
 def test_a_checkout_asked_for_again(stripe: Stripe, owner: Caller, ask: Ask) -> None:
-    """With an Idempotency-Key the same page is given again; Stripe is asked once, with a key."""
+    """With an Idempotency-Key a repetition returns the same page, and Stripe gets one request."""
     first = ask(owner, CHECKOUT, {"tier": "starter"}, "1").json()["data"]
     assert ask(owner, CHECKOUT, {"tier": "starter"}, "1").json()["data"] == first
     ((_, _, headers),) = stripe.asked
@@ -327,7 +327,7 @@ def test_a_checkout_asked_for_again(stripe: Stripe, owner: Caller, ask: Ask) -> 
 
 
 def test_a_webhook_changes_the_plan(shop: Shop, tenant: Caller) -> None:
-    """After the signed event the next request is on the new plan, and the log says who said so."""
+    """After the signed event the next request is on the new plan, and the log names Stripe."""
     assert tenant.refusal("/kms/keys/generate", {"algorithm": "X-Wing"})[0] == 403
     shop.apply_notice(_event(CREATED, _subscription(tenant)))
     tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
@@ -350,13 +350,13 @@ def test_a_webhook_changes_the_plan(shop: Shop, tenant: Caller) -> None:
 def test_what_a_status_means(
     shop: Shop, tenant: Caller, status: str, shown: tuple[str, str, bool]
 ) -> None:
-    """A subscription is in force while Stripe has it so; what has not begun changes nothing."""
+    """A subscription is in force exactly with Stripe's running statuses."""
     shop.apply_notice(_event(CREATED, _subscription(tenant, status=status)))
     assert _shown(tenant) == shown
 
 
 def test_unpaid_and_paid_again(shop: Shop, tenant: Caller) -> None:
-    """What is not paid for is not in force, and is again when it is paid."""
+    """An unpaid subscription is not in force until it is paid."""
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))
     shop.apply_notice(_event(UPDATED, {**made, "status": "unpaid"}, 1))
@@ -366,7 +366,7 @@ def test_unpaid_and_paid_again(shop: Shop, tenant: Caller) -> None:
 
 
 def test_a_bad_signature(shop: Shop, tenant: Caller, refused: Refused) -> None:
-    """Another secret's signature, none, nonsense and one of another body are 400: nothing changes."""
+    """A missing, foreign, malformed or swapped signature is 400, and nothing changes."""
     event = _event(CREATED, _subscription(tenant))
     other = WebhookSignature.generate_signature_header("{}", WEBHOOK_SECRET)
     for response in (
@@ -381,7 +381,7 @@ def test_a_bad_signature(shop: Shop, tenant: Caller, refused: Refused) -> None:
 
 
 def test_a_signature_that_is_too_old(shop: Shop, tenant: Caller, refused: Refused) -> None:
-    """Five minutes after it was signed a webhook is not believed; just before it is."""
+    """A webhook is refused five minutes after its signature, and accepted just before."""
     event = _event(CREATED, _subscription(tenant))
     assert refused(shop.tell(event, at=time.time() - 310)) == SIGNATURE
     assert _shown(tenant) == FREE
@@ -390,14 +390,14 @@ def test_a_signature_that_is_too_old(shop: Shop, tenant: Caller, refused: Refuse
 
 
 def test_valid_webhooks_are_not_limited(shop: Shop, tenant: Caller) -> None:
-    """One address may send more webhooks in a minute, if they are signed, than without."""
+    """Signed webhooks from one address may exceed the limit of unsigned ones."""
     event = _event(CREATED, _subscription(tenant))
     for _ in range(UNVERIFIED.events + 10):
         shop.apply_notice(event)
 
 
 def test_an_oversized_webhook(shop: Shop, tenant: Caller, refused: Refused) -> None:
-    """More than 128 KiB is refused, whatever its signature."""
+    """More than 128 KiB is refused, with any signature."""
     event = _event(CREATED, _subscription(tenant)) | {"more": "x" * 131_072}
     assert refused(shop.tell(event)) == (400, "ERR_INVALID_001", None)
     assert _shown(tenant) == FREE
@@ -405,7 +405,7 @@ def test_an_oversized_webhook(shop: Shop, tenant: Caller, refused: Refused) -> N
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'"\xff"', b"\xff", b"[" * 5000])
 def test_signed_nonsense(shop: Shop, content: bytes) -> None:
-    """What is no event is refused, also with a good signature."""
+    """Signed data that is not an event is refused."""
     text = content.decode("utf-8", "replace")
     signed = WebhookSignature.generate_signature_header(text, WEBHOOK_SECRET)
     response = shop.installation.caller(None).ask(
@@ -415,7 +415,7 @@ def test_signed_nonsense(shop: Shop, content: bytes) -> None:
 
 
 def test_an_unknown_kind_of_event(shop: Shop, tenant: Caller) -> None:
-    """An event of another kind is taken, and changes nothing."""
+    """An event of an unknown kind is accepted, and changes nothing."""
     shop.apply_notice(_event("payment_intent.created", {"created": 1, "id": "pi_1"}))
     shop.apply_notice(_event("customer.subscription", _subscription(tenant)))
     assert _shown(tenant) == FREE
@@ -423,7 +423,7 @@ def test_an_unknown_kind_of_event(shop: Shop, tenant: Caller) -> None:
 
 @pytest.mark.parametrize("metadata", [{}, {"pqkeep_tenant": "x"}, {"pqkeep_tenant": "0" * 32}])
 def test_what_belongs_to_nobody_here(shop: Shop, tenant: Caller, metadata: dict[str, str]) -> None:
-    """A subscription of somebody else's is taken, and changes nothing: the account sells more."""
+    """Another product's subscription is accepted, and changes nothing."""
     shop.apply_notice(_event(CREATED, _subscription(tenant, metadata=metadata)))
     assert _shown(tenant) == FREE
 
@@ -440,14 +440,14 @@ def test_what_belongs_to_nobody_here(shop: Shop, tenant: Caller, metadata: dict[
 def test_what_is_not_understood(
     shop: Shop, tenant: Caller, refused: Refused, changes: dict[str, Any]
 ) -> None:
-    """A genuine event of another form is 422, so that Stripe shows it and sends it again."""
+    """A genuine event in an unknown form is 422, so that Stripe reports it and repeats it."""
     response = shop.tell(_event(CREATED, _subscription(tenant, **changes)))
     assert refused(response) == (422, "ERR_INVALID_001", None)
     assert _shown(tenant) == FREE
 
 
 def test_a_price_that_is_not_sold(shop: Shop, tenant: Caller, refused: Refused) -> None:
-    """A new subscription at an unknown price is 422; a known one keeps the tier it was bought as."""
+    """A new subscription at an unknown price is 422; a known subscription keeps its tier."""
     made = _subscription(tenant)
     response = shop.tell(_event(CREATED, _on("price_x", made)))
     assert refused(response) == (422, "ERR_INVALID_001", None)
@@ -457,7 +457,7 @@ def test_a_price_that_is_not_sold(shop: Shop, tenant: Caller, refused: Refused) 
 
 
 def test_a_replay_changes_nothing(shop: Shop, tenant: Caller) -> None:
-    """An event that comes again after a later one of the same second is known, and ignored."""
+    """A repeated event after a later one of the same second is ignored."""
     made = _subscription(tenant)
     first = _event(CREATED, made)
     shop.apply_notice(first)
@@ -467,7 +467,7 @@ def test_a_replay_changes_nothing(shop: Shop, tenant: Caller) -> None:
 
 
 def test_of_many_at_once_one_applies(shop: Shop, tenant: Caller) -> None:
-    """An event that comes twelve times at once is taken each time, and applied once."""
+    """An event that arrives twelve times at once is accepted each time, and applied once."""
     event = _event(CREATED, _subscription(tenant))
     with ThreadPoolExecutor(12) as threads:
         responses = list(threads.map(lambda _: shop.tell(event), range(12)))
@@ -489,7 +489,7 @@ def test_what_has_ended_has_ended(shop: Shop, tenant: Caller) -> None:
 
 
 def test_an_end_that_comes_first(shop: Shop, tenant: Caller) -> None:
-    """Where the end comes before the beginning, the subscription never runs."""
+    """If the end arrives before the beginning, the subscription never runs."""
     made = _subscription(tenant)
     shop.apply_notice(_event(DELETED, {**made, "status": "canceled"}, 5))
     shop.apply_notice(_event(CREATED, made))
@@ -497,7 +497,7 @@ def test_an_end_that_comes_first(shop: Shop, tenant: Caller) -> None:
 
 
 def test_older_news_come_late(shop: Shop, tenant: Caller) -> None:
-    """An event that is older than the last one changes nothing."""
+    """An event older than the last one changes nothing."""
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))
     shop.apply_notice(_event(UPDATED, _on(PRICES["professional"], made), 5))
@@ -546,7 +546,7 @@ def _paid(made: dict[str, Any], name: str, cents: int, *prices: str) -> dict[str
 
 
 def test_invoices(shop: Shop, tenant: Caller, owner: Caller) -> None:
-    """Paid invoices are lines of the tenant's, each once, also where they come first."""
+    """Each paid invoice is one line of the tenant's, also if it arrives first."""
     made = _subscription(tenant)
     name = f"in_{uuid.uuid4().hex}"
     paid = _event("invoice.paid", _paid(made, name, 9900, PRICES["starter"]))
@@ -587,7 +587,7 @@ def test_another_tier(shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller,
 def test_a_cancellation(
     shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller, ask: Ask
 ) -> None:
-    """Stripe is asked to end it with its period, says that it will, and in the end that it did."""
+    """Stripe ends the subscription with its period, and announces both steps."""
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
     assert ask(owner, CANCEL).status_code == 409
@@ -607,7 +607,7 @@ def test_a_cancellation(
 
 
 def test_the_operator_s_word_holds(shop: Shop, tenant: Caller) -> None:
-    """After the operator has set a plan, what Stripe says of that subscription changes nothing."""
+    """After the operator has set a plan, events of that subscription change nothing."""
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))
     path = f"/tenants/{tenant.tenant_id}"
@@ -643,7 +643,7 @@ def test_when_stripe_ails(
     ails: str,
     refusal: tuple[int, str, str | None],
 ) -> None:
-    """Whatever ails Stripe is answered, and changes nothing; others go on meanwhile."""
+    """Each failure of Stripe has a response and changes nothing; other requests continue."""
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
     stripe.ails = ails
@@ -666,14 +666,14 @@ def test_when_stripe_ails(
 
 
 def test_no_secret_is_said(shop: Shop) -> None:
-    """Nothing that the processes wrote has one of the two secrets in it, or what Stripe said."""
+    """The processes' output has none of the two secrets and no text from Stripe."""
     assert API_SECRET not in shop.installation.output
     assert WEBHOOK_SECRET not in shop.installation.output
     assert "not for everybody" not in shop.installation.output
 
 
 def test_the_description_has_the_webhook(shop: Shop) -> None:
-    """Where Stripe is set up, the documents describe its webhook too, and are valid."""
+    """With Stripe, the documents describe its webhook, and are valid."""
     with httpx2.Client(
         base_url=shop.installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
     ) as client:

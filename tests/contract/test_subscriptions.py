@@ -1,4 +1,4 @@
-"""Tiers, ended subscriptions, the month's allowance, and an operator's own plans and policies."""
+"""Tiers, ended subscriptions, the month's quota, and an operator's own plans and policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 POLICY = (403, "ERR_POLICY_001", None)
 KYBER, X_WING = {"algorithm": "Kyber768"}, {"algorithm": "X-Wing"}
 ALLOWANCE = 20
-"""Operations a month on free, in the installation with rules of its own."""
+"""Operations per month on free, in the installation with its own rules."""
 
 
 def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, An
 
 
 def _message(tenant: Caller, path: str, body: object) -> str:
-    """Return the message of a request that a policy refuses."""
+    """Return the message of a request refused by a policy."""
     response = tenant.ask("POST", path, body)
     assert (response.status_code, response.json()["error"]["error_code"]) == POLICY[:2]
     message: str = response.json()["error"]["message"]
@@ -60,7 +60,7 @@ USES = [
 def test_after_a_subscription_everything_is_read_and_free_is_written(
     ended: World, paths: Mapping[Operation, str], operation: Operation, algorithm: Algorithm
 ) -> None:
-    """Reading works with every algorithm as before; writing where the free plan has it, no wrap."""
+    """Reading works with every algorithm; writing only with free's, without key wrap."""
     body = ended.body(operation, algorithm, 3)
     if operation is Operation.RE_ENCRYPT:  # which writes with the target's
         body["to"] = {"algorithm": "Kyber768"}
@@ -80,7 +80,7 @@ def test_after_a_subscription_everything_is_read_and_free_is_written(
 
 
 def test_after_a_subscription_the_plan_is_free(ended: World, operator: Caller) -> None:
-    """The tenant sees the plan free; the operator sees the tier that it was on, too."""
+    """The tenant sees the plan free; the operator also sees its earlier tier."""
     path = f"/tenants/{ended.caller.tenant_id}"
     assert ended.caller.get(path)["plan"] == "free"
     assert operator.get(path)["plan"] == "free"
@@ -98,7 +98,7 @@ def tenant(operator: Caller, new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def test_after_a_subscription_keys_are_kept_in_order(tenant: Caller) -> None:
-    """Keys can still be rotated, listed and retired; only free's algorithms get new ones."""
+    """Keys can be rotated, listed and retired; new ones only with free's algorithms."""
     assert tenant.post("/kms/keys/rotate", X_WING, status=201)["key_version"] == 2
     tenant.post("/kms/keys/retire", {**X_WING, "key_version": 2})
     assert tenant.get("/kms/keys")["total"] == 2
@@ -107,7 +107,7 @@ def test_after_a_subscription_keys_are_kept_in_order(tenant: Caller) -> None:
 
 
 def test_after_a_subscription_free_s_limits_hold(tenant: Caller) -> None:
-    """Rate limit and number of API keys are free's."""
+    """Rate limit and number of API keys are those of free."""
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post(path, status=201)
     assert tenant.refusal(path, {}) == (400, "ERR_INVALID_001", None)
@@ -122,7 +122,7 @@ def test_after_a_subscription_free_s_limits_hold(tenant: Caller) -> None:
 def test_a_new_plan_is_a_running_subscription(
     operator: Caller, tenant: Caller, change: dict[str, object]
 ) -> None:
-    """Setting a plan or tier renews the subscription; naming it ended as well does not."""
+    """Setting a plan or tier renews the subscription, unless the request also ends it."""
     renewed = _change(operator, tenant, **change)
     assert (renewed["plan"], renewed["subscription"]) == ("starter", "active")
     tenant.post("/kem/encrypt", {**X_WING, "plaintext": "QUJD"})
@@ -134,7 +134,7 @@ def test_a_new_plan_is_a_running_subscription(
 def test_growth_is_the_professional_plan(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A tenant on growth shows the plan professional and may use what that plan has."""
+    """A tenant on growth has the plan professional with all its features."""
     tenant = new_tenant("free")
     changed = _change(operator, tenant, tier="growth")
     assert (changed["plan"], changed["tier"]) == ("professional", "growth")
@@ -147,7 +147,7 @@ def test_growth_is_the_professional_plan(
 
 @pytest.mark.parametrize("plan", ["growth", "gold"])
 def test_growth_is_no_plan(operator: Caller, plan: str) -> None:
-    """The name of a tier that is no plan makes no tenant: 400, field plan."""
+    """The name of a tier that is not a plan makes no tenant: 400, field plan."""
     body = {"name": f"tenant {plan}", "plan": plan}
     assert operator.refusal("/tenants", body) == (400, "ERR_INVALID_001", "plan")
 
@@ -164,7 +164,7 @@ def test_growth_is_no_plan(operator: Caller, plan: str) -> None:
 def test_a_refusal_names_the_policy(
     new_tenant: Callable[..., Caller], plan: str, path: str, body: object, names: str
 ) -> None:
-    """The message of a refusal by policy says which policy refused."""
+    """A refusal by policy names the policy."""
     message = _message(new_tenant(plan), path, body)
     assert message.startswith(f"denied by policy {names}: plans that allow it: ")
     assert plan not in message.rpartition(": ")[2].split(", ")
@@ -172,12 +172,12 @@ def test_a_refusal_names_the_policy(
 
 @pytest.fixture(scope="module")
 def own_operator(own_rules: Installation) -> Caller:
-    """The operator of the installation with rules of its own."""
+    """The operator of the installation with its own rules."""
     return own_rules.operator()
 
 
 def test_an_own_policy_denies_by_its_name(own_rules: Installation) -> None:
-    """What an operator's policy forbids is 403 with its name, and nothing else is forbidden."""
+    """An operator's policy refuses exactly what it forbids, with 403 and its name."""
     tenant = own_rules.new_tenant("starter")
     tenant.post("/kms/keys/generate", X_WING, status=201)
     body = {**X_WING, "plaintext": "QUJD"}
@@ -192,14 +192,14 @@ def test_an_own_policy_denies_by_its_name(own_rules: Installation) -> None:
 
 
 def test_an_own_rate_limit_holds(own_rules: Installation) -> None:
-    """A tier has as many requests a minute as the operator's plans file says."""
+    """A tier's rate limit is the one in the operator's plans file."""
     tenant = own_rules.new_tenant("starter")
     statuses = [tenant.ask("GET", "/kms/keys").status_code for _ in range(10)]
     assert statuses == 7 * [200] + 3 * [429]
 
 
 def test_an_own_number_of_keys_holds(own_rules: Installation, own_operator: Caller) -> None:
-    """A tier has as many active keys as the operator's plans file says, over all algorithms."""
+    """A tier's number of active keys, over all algorithms, is the one in the operator's plans file."""
     tenant = own_rules.new_tenant("free")
     _change(own_operator, tenant, tier="growth")
     for algorithm in ("Kyber768", "X-Wing", "Dilithium3"):
@@ -212,7 +212,7 @@ def test_an_own_number_of_keys_holds(own_rules: Installation, own_operator: Call
 
 @pytest.fixture
 def frugal(own_rules: Installation) -> Caller:
-    """A tenant on free, with a key, which has used nothing of its allowance."""
+    """A tenant on free with a key and an unused quota."""
     tenant = own_rules.new_tenant("free")
     tenant.post("/kms/keys/generate", KYBER, status=201)
     return tenant
@@ -229,7 +229,7 @@ def _spend(tenant: Caller) -> None:
 
 
 def test_the_allowance_is_exact(frugal: Caller) -> None:
-    """Of twice as many operations at once exactly the allowance succeeds; the rest are 403."""
+    """Of twice as many concurrent operations exactly the quota succeeds; the rest are 403."""
     with ThreadPoolExecutor(16) as pool:
         asked = [
             pool.submit(frugal.ask, "POST", "/kem/encrypt", ENCRYPT) for _ in range(2 * ALLOWANCE)
@@ -240,7 +240,7 @@ def test_the_allowance_is_exact(frugal: Caller) -> None:
 
 
 def test_what_fails_is_no_operation(frugal: Caller) -> None:
-    """Requests that fail, in whatever way, leave the whole allowance."""
+    """Failing requests of any kind do not use the quota."""
     for path, body, status in (
         ("/kem/encrypt", {}, 400),
         ("/kem/encrypt", {"algorithm": "RSA"}, 400),
@@ -257,7 +257,7 @@ def test_what_fails_is_no_operation(frugal: Caller) -> None:
 
 
 def test_failures_at_once_cost_nothing(frugal: Caller) -> None:
-    """Many operations that fail at the same time leave the whole allowance, too."""
+    """Concurrent failing operations do not use the quota."""
     body = {"ciphertext": "QUJD" * 400, "key_version": 1}
     with ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(frugal.ask, "POST", "/kem/decrypt", body) for _ in range(60)]
@@ -267,7 +267,7 @@ def test_failures_at_once_cost_nothing(frugal: Caller) -> None:
 
 
 def test_looking_after_keys_is_no_operation(frugal: Caller) -> None:
-    """Key management uses nothing of the allowance, and goes on when nothing is left of it."""
+    """Key management does not use the quota, and works after the quota is used up."""
     for spend in (_spend, lambda _: None):
         frugal.post("/kms/keys/rotate", KYBER, status=201)
         version = frugal.get("/kms/keys/active", **KYBER)["key_version"]
@@ -281,7 +281,7 @@ def test_looking_after_keys_is_no_operation(frugal: Caller) -> None:
 
 
 def test_reading_is_an_operation(frugal: Caller) -> None:
-    """Reading counts like writing, and a signature that does not hold is an answer, which counts."""
+    """Reading counts like writing, and an invalid signature is a counted result."""
     made = frugal.post("/kem/encrypt", ENCRYPT)
     read = {"ciphertext": made["ciphertext"], "key_version": 1}
     frugal.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
@@ -297,7 +297,7 @@ def test_reading_is_an_operation(frugal: Caller) -> None:
 def test_the_allowance_belongs_to_the_tenant(
     own_rules: Installation, own_operator: Caller, frugal: Caller
 ) -> None:
-    """Another API key has no allowance of its own; another tenant has."""
+    """A tenant's API keys share its quota; another tenant has its own."""
     _spend(frugal)
     made = own_operator.post(f"/tenants/{frugal.tenant_id}/api-keys", status=201)
     second = own_rules.caller(made["api_key"], frugal.tenant_id)
@@ -308,7 +308,7 @@ def test_the_allowance_belongs_to_the_tenant(
 
 
 def test_other_plans_have_no_allowance(own_operator: Caller, frugal: Caller) -> None:
-    """On another plan operations go on, uncounted; back on free, what was used there is used."""
+    """On another plan operations are not counted; back on free, earlier use still counts."""
     _spend(frugal)
     for tier in ("growth", "professional", "enterprise", "enterprise_plus"):
         _change(own_operator, frugal, tier=tier)
@@ -320,7 +320,7 @@ def test_other_plans_have_no_allowance(own_operator: Caller, frugal: Caller) -> 
 def test_after_a_subscription_free_s_allowance_holds(
     own_rules: Installation, own_operator: Caller
 ) -> None:
-    """When a subscription has ended, reading counts against free's allowance; renewed, no more."""
+    """After a subscription, reading counts against free's quota until it is renewed."""
     tenant = own_rules.new_tenant("enterprise")
     tenant.post("/kms/keys/generate", {"algorithm": "ML-KEM-1024"}, status=201)
     named = {"algorithm": "ML-KEM-1024", "key_version": 1}

@@ -23,7 +23,7 @@ PLANS = ("free", "starter", "professional", "enterprise", "enterprise_plus")
 
 @pytest.fixture(scope="module")
 def caller(installation: Any) -> Caller:
-    """Return a tenant with a key of each algorithm that these tests use."""
+    """Return a tenant with a key of each algorithm in these tests."""
     made: Caller = installation.new_tenant()
     for algorithm in (*MAKING, *MACS):
         made.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -31,7 +31,7 @@ def caller(installation: Any) -> Caller:
 
 
 def test_16_bytes_fit_into_a_short_column(caller: Caller) -> None:
-    """A ciphertext of 16 bytes has at most 80 characters, and decrypts with its associated data."""
+    """A ciphertext of 16 bytes has at most 80 characters, and needs its associated data."""
     bound = {"algorithm": XAES, "associated_data": TEXT}
     made = caller.post("/kem/encrypt", {"plaintext": TEXT, **bound})
     assert len(b64decode(TEXT)) == 16
@@ -46,7 +46,7 @@ def test_16_bytes_fit_into_a_short_column(caller: Caller) -> None:
 
 
 def test_a_symmetric_key_has_a_fingerprint_and_no_public_key(new_tenant: NewTenant) -> None:
-    """Each response about the key has the same fingerprint, and another one after a rotation."""
+    """All responses about the key have one fingerprint, which changes with a rotation."""
     caller, named = new_tenant(), {"algorithm": XAES}
     made = caller.post("/kms/keys/generate", named, status=201)
     listed = caller.get("/kms/keys")["keys"]
@@ -90,7 +90,7 @@ def test_data_moves_to_a_kem_and_back(caller: Caller, other: str) -> None:
 
 @pytest.mark.parametrize("algorithm", MAKING)
 def test_data_keys(caller: Caller, algorithm: str) -> None:
-    """A data key of each size and form is returned in the clear once, or never, and opens."""
+    """A data key of any size and form is returned in plaintext once or never, and can be opened."""
     named = {"algorithm": algorithm}
     wraps = Operation.WRAP in ALGORITHMS[Algorithm(algorithm)].operations
     usual = "wrapped_key" if wraps else "ciphertext"
@@ -157,7 +157,7 @@ def test_batches(caller: Caller) -> None:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_plan_has_symmetric_keys(new_tenant: NewTenant, plan: str) -> None:
-    """Each plan makes and uses them. Lists of plans name the specification's algorithms only."""
+    """Each plan makes and uses them. Lists of plans have only the specification's algorithms."""
     caller = new_tenant(plan)
     for algorithm in (XAES, "HMAC-SHA-512"):
         caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -181,7 +181,7 @@ def test_every_plan_has_symmetric_keys(new_tenant: NewTenant, plan: str) -> None
 def test_a_scope_allows_what_it_names(
     caller: Caller, installation: Any, operations: list[str], allowed: set[str]
 ) -> None:
-    """An API key for data keys, encryption or MACs only does that, and nothing else."""
+    """An API key for data keys, encryption or MACs can do only that."""
     scopes = [{"operations": operations}]
     made = caller.post(f"/tenants/{caller.tenant_id}/api-keys", {"scopes": scopes}, status=201)
     limited = installation.caller(made["api_key"], caller.tenant_id)
@@ -199,7 +199,7 @@ def test_a_scope_allows_what_it_names(
 
 
 def test_a_purpose_allows_what_it_names(new_tenant: NewTenant) -> None:
-    """A keyring for MACs computes MACs, and neither encrypts nor makes data keys."""
+    """A keyring for MACs computes MACs, and cannot encrypt or make data keys."""
     caller = new_tenant()
     keyring = {"name": "sums", "purposes": ["mac"]}
     caller.post("/kms/keyrings", keyring, status=201)

@@ -1,4 +1,4 @@
-"""Teams over HTTP: who is in them, who changes that, and that nothing of a removed person works."""
+"""Teams over HTTP: members, permitted changes, and the end of a removed person's access."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 2
 
 @pytest.fixture
 def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
-    """The owner of a tenant that no other test uses."""
+    """The owner of a new tenant."""
     return new_person(new_tenant().tenant_id)
 
 
@@ -55,7 +55,7 @@ def _roles(owner: Caller) -> dict[str, str]:
 def test_everybody_is_listed(
     owner: Caller, new_person: Callable[..., Caller], new_tenant: Callable[..., Caller]
 ) -> None:
-    """Owners and admins see their own team in order of joining, and no other team."""
+    """Owners and admins see only their own team, in order of joining."""
     new_person(new_tenant().tenant_id)
     admin = new_person(owner.tenant_id, "admin")
     listed = owner.get("/team/members")
@@ -68,7 +68,7 @@ def test_everybody_is_listed(
 
 
 def test_lists_of_people_have_pages(owner: Caller, new_person: Callable[..., Caller]) -> None:
-    """Lists of members, invitations and sessions have pages. A foreign position is refused."""
+    """Lists of members, invitations and sessions have pages; a foreign position is refused."""
     new_person(owner.tenant_id, "viewer")
     for name in ("one@example.com", "two@example.com"):
         path = f"/tenants/{owner.tenant_id}/invitations"
@@ -94,7 +94,7 @@ def test_lists_of_people_have_pages(owner: Caller, new_person: Callable[..., Cal
 def test_the_last_sign_in_is_shown(
     owner: Caller, installation: Installation, password: str
 ) -> None:
-    """Signing in again is a later last_sign_in_at than accepting the invitation was."""
+    """A new sign-in updates last_sign_in_at."""
     (before,) = owner.get("/team/members")["members"]
     fields = {"email": before["email"], "password": password}
     installation.caller(None).post("/auth/login", fields)
@@ -105,7 +105,7 @@ def test_the_last_sign_in_is_shown(
 def test_who_owes_a_second_factor_is_shown(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], operator: Caller
 ) -> None:
-    """Where a second factor is required, the status of somebody without one is must_enroll."""
+    """If a second factor is required, a member without one has the status must_enroll."""
     owner = new_person(new_tenant().tenant_id)
     assert owner.ask_proven("PATCH", "/auth/organization", {"require_mfa": True}).is_success
     (shown,) = operator.get("/team/members", tenant_id=owner.tenant_id)["members"]
@@ -116,7 +116,7 @@ def test_who_owes_a_second_factor_is_shown(
 def test_a_role_holds_from_the_next_request_on(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """A member who becomes a viewer cannot generate keys; as a developer they can again."""
+    """A new role applies from the next request on."""
     person = new_person(owner.tenant_id, "developer")
     body = {"algorithm": "Kyber768"}
     assert _change(owner, _id(person), "viewer").json()["data"]["role"] == "viewer"
@@ -127,13 +127,13 @@ def test_a_role_holds_from_the_next_request_on(
 
 @pytest.mark.parametrize("role", ["king", "", 7, None, ["owner"], {"owner": 1}])
 def test_a_role_that_is_none(owner: Caller, refused: Refused, role: object) -> None:
-    """Any other value for the role is 422, and changes nothing."""
+    """An unknown role is 422, and nothing changes."""
     assert refused(_change(owner, _id(owner), role)) == (422, "ERR_INVALID_001", "role")
     assert _roles(owner) == {_id(owner): "owner"}
 
 
 def test_a_body_that_is_no_json(owner: Caller, refused: Refused) -> None:
-    """A body that is no JSON is 400."""
+    """A body that is not JSON is 400."""
     response = owner.ask(
         "PATCH",
         f"/team/members/{_id(owner)}",
@@ -157,7 +157,7 @@ def test_another_tenant_s_member_is_not_found(
     password: str,
     refused: Refused,
 ) -> None:
-    """A member of another tenant is 404, named tenant or not, and stays what they are."""
+    """A member of another tenant is 404, with or without its tenant's name, and is unchanged."""
     other = new_person(new_tenant().tenant_id)
     new_person(other.tenant_id)
     theirs = _id(other)
@@ -173,7 +173,7 @@ def test_another_tenant_s_member_is_not_found(
 def test_who_changes_whom(
     owner: Caller, new_person: Callable[..., Caller], password: str, by: str
 ) -> None:
-    """Owners change and remove all members, admins all but owners, and other roles none."""
+    """Owners change and remove all members, admins all except owners, and other roles none."""
     acting = new_person(owner.tenant_id, by)
     for whom in ROLES:
         theirs = _id(new_person(owner.tenant_id, whom))
@@ -186,7 +186,7 @@ def test_who_changes_whom(
 def test_admins_make_no_owners(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """An admin cannot make anybody an owner, nor themselves."""
+    """An admin cannot make anyone an owner, including themselves."""
     admin, viewer = (new_person(owner.tenant_id, role) for role in ("admin", "viewer"))
     for each in (admin, viewer):
         assert refused(_change(admin, _id(each), "owner")) == FORBIDDEN
@@ -209,9 +209,9 @@ def test_nothing_of_a_removed_person_works(
     password: str,
     refused: Refused,
 ) -> None:
-    """With the next request every session, refresh token and the password are refused.
+    """From the next request on, a removed person's sessions, tokens and password are refused.
 
-    So is a step-up token that was not used, also where somebody else shows it.
+    Their unused step-up token is refused too, from anyone.
     """
     person, elsewhere = new_person(owner.tenant_id, "admin"), installation.caller(None)
     me = person.get("/auth/me")
@@ -243,7 +243,7 @@ def test_a_removed_person_can_be_invited_again(
 def test_everybody_may_leave(
     owner: Caller, new_person: Callable[..., Caller], password: str, refused: Refused, role: str
 ) -> None:
-    """A person of any role who removes themselves is signed out and loses the cookies."""
+    """A person of any role can remove themselves, and is then signed out without cookies."""
     person = new_person(owner.tenant_id, role)
     response = _remove(person, _id(person), password)
     assert response.is_success
@@ -262,7 +262,7 @@ def test_the_last_owner_stays(
     password: str,
     refused: Refused,
 ) -> None:
-    """Nobody can remove or demote the last owner: 409."""
+    """The last owner cannot be removed or demoted: 409."""
     new_person(owner.tenant_id, "admin")
     member, named = _id(owner), {"tenant_id": owner.tenant_id}
     assert refused(_change(owner, member, "admin")) == LAST_OWNER
@@ -277,7 +277,7 @@ def test_the_last_owner_stays(
 def test_two_owners_at_once(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], password: str, action: str
 ) -> None:
-    """Of two owners who remove or demote each other at the same time exactly one stays owner."""
+    """If two owners remove or demote each other at once, exactly one stays owner."""
     for _ in range(ROUNDS):
         tenant = new_tenant()
         pair = [new_person(tenant.tenant_id) for _ in range(2)]
@@ -307,7 +307,7 @@ def test_two_owners_at_once(
 def test_the_operator_names_the_tenant(
     owner: Caller, new_person: Callable[..., Caller], operator: Caller, refused: Refused
 ) -> None:
-    """The operator sees and changes any team that is named; without a name, or a bad one, 422."""
+    """The operator can manage any named team; without a valid name it is 422."""
     viewer, named = _id(new_person(owner.tenant_id, "viewer")), {"tenant_id": owner.tenant_id}
     assert operator.get("/team/members", **named) == owner.get("/team/members")
     assert _change(operator, viewer, "owner", **named).is_success
@@ -352,7 +352,7 @@ def test_invitations_wait_and_are_withdrawn(
 def test_the_token_of_an_invitation_is_in_the_mail_only(
     owner: Caller, operator: Caller, installation: Installation
 ) -> None:
-    """Where mail is configured the answer to a person has no token; that to the operator has."""
+    """With mail, only the operator's response has the token; a person's has none."""
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     response = owner.ask_proven("POST", path, fields)
@@ -371,7 +371,7 @@ def test_an_invitation_does_not_tell_who_has_an_account(
     installation: Installation,
     password: str,
 ) -> None:
-    """Another tenant's person is invited like a stranger; their acceptance is 409, and costs nothing."""
+    """Inviting another tenant's person looks the same, and their acceptance is 409."""
     known = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": known, "role": "viewer"}
@@ -390,7 +390,7 @@ def test_an_invitation_does_not_tell_who_has_an_account(
 def test_admins_withdraw_no_owner_s_invitation(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """An admin withdraws anybody's invitation but an owner's, which waits on."""
+    """An admin can withdraw all invitations except an owner's."""
     admin = new_person(owner.tenant_id, "admin")
     for role, status in (("owner", 403), ("admin", 200)):
         fields = {"email": f"{uuid.uuid4()}@example.com", "role": role}
@@ -447,7 +447,7 @@ def test_another_tenant_s_invitation_is_not_found(
 def test_what_becomes_of_a_team_is_in_the_log(
     owner: Caller, new_person: Callable[..., Caller], password: str
 ) -> None:
-    """A change has a record of the acting person and one of the affected person, in one request."""
+    """A change has records of the acting and the affected person, with one request id."""
     mine, theirs = f"user:{_id(owner)}", _id(new_person(owner.tenant_id, "viewer"))
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     made = owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)

@@ -30,7 +30,7 @@ def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, An
 
 
 def _shown(tenant: dict[str, Any]) -> dict[str, Any]:
-    """Return what everyone is told of a tenant that the operator sees in full."""
+    """Return the public fields of a tenant in the operator's form."""
     assert tenant.keys() == OPERATOR_FIELDS
     return {name: tenant[name] for name in TENANT_FIELDS}
 
@@ -38,7 +38,7 @@ def _shown(tenant: dict[str, Any]) -> dict[str, Any]:
 def test_the_operator_lists_all_tenants(
     operator: Caller, demo: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """The operator's list has every tenant that was made, oldest first, as each is read alone."""
+    """The operator's list has every tenant, oldest first, with the same fields as alone."""
     made = [demo.tenant_id, *(new_tenant("free").tenant_id for _ in range(3))]
     data = operator.get("/tenants")
     assert data.keys() == {"tenants", "total"}
@@ -60,7 +60,7 @@ def test_an_api_key_lists_its_own_tenant(new_tenant: Callable[..., Caller]) -> N
 def test_a_change_of_plan_is_effective_at_once(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """The very next request with an API key already seen is on the new plan, up and down again."""
+    """The next request with a known API key is on the new plan, for up- and downgrades."""
     tenant = new_tenant("free")
     policy = (403, "ERR_POLICY_001", None)
     assert tenant.refusal("/kms/keys/generate", X_WING) == policy
@@ -78,7 +78,7 @@ def test_a_change_of_plan_is_effective_at_once(
 def test_the_quota_of_api_keys_follows_the_plan(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A better plan allows more API keys. After a downgrade they rotate, but none is created."""
+    """A better plan allows more API keys; after a downgrade they can rotate, but none is created."""
     tenant = new_tenant("free")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post(path, status=201)
@@ -99,7 +99,7 @@ def test_a_suspended_tenant_is_allowed_nothing_until_it_is_resumed(
     new_tenant: Callable[..., Caller],
     refused: Refused,
 ) -> None:
-    """Every API key of a suspended tenant is 403 on everything at once; resumed, it works at once."""
+    """All API keys of a suspended tenant are 403 at once; after resuming they work at once."""
     first = new_tenant("starter")
     path = f"/tenants/{first.tenant_id}"
     made = first.post(f"{path}/api-keys", status=201)
@@ -142,7 +142,7 @@ def test_a_suspended_tenant_s_key_that_is_revoked_is_nobody(
 def test_plan_and_status_change_together(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """One request changes both; what is not named stays."""
+    """One request changes both; fields that are not named stay."""
     tenant = new_tenant("free")
     changed = _change(operator, tenant, plan="enterprise", status="suspended")
     assert (changed["plan"], changed["status"]) == ("enterprise", "suspended")
@@ -155,7 +155,7 @@ def test_plan_and_status_change_together(
 def test_changes_at_once_undo_nothing(
     operator: Caller, new_tenant: Callable[..., Caller], round_: int
 ) -> None:
-    """A suspension among fifteen changes of plan at once is kept."""
+    """A suspension among fifteen concurrent changes of plan is kept."""
     tenant = new_tenant("free")
     changes: list[dict[str, object]] = [{"plan": "starter"} for _ in range(16)]
     changes[4 * round_] = {"status": "suspended"}
@@ -168,7 +168,7 @@ def test_changes_at_once_undo_nothing(
 def test_only_the_operator_changes_tenants(
     demo: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """An API key's change of a tenant is 403, its own or another's, whatever it asks for."""
+    """An API key cannot change a tenant, its own or another: 403."""
     another = new_tenant("free")
     before = [caller.get(f"/tenants/{caller.tenant_id}") for caller in (demo, another)]
     for body in ({}, {"plan": "enterprise"}, {"status": "active"}, {"plan": "gold"}):
@@ -201,7 +201,7 @@ def test_bad_values(
     field: str,
     value: object,
 ) -> None:
-    """An unknown value is 422 with its field, and no other field of the request is changed."""
+    """An unknown value is 422 with its field, and no other field changes."""
     path = f"/tenants/{demo.tenant_id}"
     before = _change(operator, demo)
     good = {"subscription": "ended", "status": "suspended", "requests_per_minute": 1}
@@ -211,7 +211,7 @@ def test_bad_values(
 
 
 def test_plan_and_tier_are_not_both_given(operator: Caller, demo: Caller, refused: Refused) -> None:
-    """A plan and a tier together are 422, also where they say the same."""
+    """A plan and a tier together are 422, even if they agree."""
     before = _change(operator, demo)
     for tier in ("professional", "growth"):
         body = {"plan": "professional", "tier": tier}
@@ -222,7 +222,7 @@ def test_plan_and_tier_are_not_both_given(operator: Caller, demo: Caller, refuse
 
 @pytest.mark.parametrize("field", ["plan", "tier", "subscription", "status", "requests_per_minute"])
 def test_null_leaves_a_value_as_it_is(operator: Caller, demo: Caller, field: str) -> None:
-    """A field that is null counts as not there."""
+    """Null in a field means that the field is missing."""
     before = _change(operator, demo)
     assert _change(operator, demo, **{field: None}) == before
 
@@ -231,7 +231,7 @@ def test_null_leaves_a_value_as_it_is(operator: Caller, demo: Caller, field: str
     "content", [b"", b"not JSON", b"{", b"[]", b"null", b'"x"', b'{"plan":"\xff"}']
 )
 def test_malformed_json(operator: Caller, demo: Caller, refused: Refused, content: bytes) -> None:
-    """A body that is no JSON object is 400."""
+    """A body that is not a JSON object is 400."""
     response = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", content=content)
     assert refused(response) == (400, "ERR_INVALID_001", None)
 
@@ -240,7 +240,7 @@ def test_malformed_json(operator: Caller, demo: Caller, refused: Refused, conten
 def test_unknown_fields_are_refused(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused, name: str
 ) -> None:
-    """What cannot be changed is 400 and named, and nothing beside it changes either."""
+    """An unknown field is 400 and named, and nothing changes."""
     tenant = new_tenant("free")
     path = f"/tenants/{tenant.tenant_id}"
     before = operator.get(path)
@@ -252,7 +252,7 @@ def test_unknown_fields_are_refused(
 def test_an_empty_change_changes_nothing(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """An empty object is 200 and the tenant is as it was."""
+    """An empty object is 200 and the tenant is unchanged."""
     tenant = new_tenant("starter")
     before = operator.get(f"/tenants/{tenant.tenant_id}")
     assert _shown(_change(operator, tenant)) == before

@@ -1,4 +1,4 @@
-"""A suspended tenant is deleted by the operator, with its keys, and its records stay."""
+"""The operator deletes a suspended tenant with its keys; its records stay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _suspend(operator: Caller, path: str) -> None:
 def test_a_deletion_is_scheduled_and_cancelled(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """Only a suspended tenant's is; until it is cancelled the tenant cannot be resumed."""
+    """Only a suspended tenant's deletion can be scheduled; until cancelled it cannot be resumed."""
     path = f"/tenants/{new_tenant().tenant_id}"
     assert refused(operator.ask("DELETE", path)) == CONFLICT
     assert refused(operator.ask("DELETE", f"{path}/deletion")) == CONFLICT
@@ -49,7 +49,7 @@ def test_a_deletion_is_scheduled_and_cancelled(
 def test_its_time_has_bounds(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused, days: str
 ) -> None:
-    """A number of days that cannot be chosen is 422, and nothing is scheduled."""
+    """A number of days outside the limits is 422, and nothing is scheduled."""
     path = f"/tenants/{new_tenant().tenant_id}"
     _suspend(operator, path)
     response = operator.ask("DELETE", path, params={"days": days})
@@ -58,7 +58,7 @@ def test_its_time_has_bounds(
 
 
 def test_there_is_a_day_to_think_about_it(closed: Installation, refused: Refused) -> None:
-    """Outside development nothing is deleted on the day it is asked for."""
+    """Outside development no tenant can be deleted on the same day."""
     operator, path = closed.operator(), f"/tenants/{closed.new_tenant().tenant_id}"
     _suspend(operator, path)
     response = operator.ask("DELETE", path, params={"days": 0})
@@ -99,7 +99,7 @@ def test_a_deleted_tenant(installation: Installation, operator: Caller, refused:
 
 
 def _records(operator: Caller, tenant: str) -> list[dict[str, Any]]:
-    """Return all records of a tenant, as soon as its deletion is among them."""
+    """Return all records of a tenant, once its deletion is recorded."""
     deadline = time.monotonic() + SECONDS
     while True:
         found, after = [], 0

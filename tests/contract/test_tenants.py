@@ -1,4 +1,4 @@
-"""Tenants and their API keys: who may, what comes back, and what is refused."""
+"""Tenants and their API keys: permissions, responses and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def name() -> str:
     "plan", ["free", "starter", "professional", "enterprise", "enterprise_plus"]
 )
 def test_the_operator_creates_tenants(operator: Caller, name: str, plan: str) -> None:
-    """A tenant is made on the plan named, is active, and can be read again."""
+    """A tenant is created on the named plan, is active, and can be read."""
     made = operator.post("/tenants", {"name": name, "plan": plan}, status=201)
     assert made.keys() == TENANT_FIELDS
     assert uuid.UUID(made["id"]).version == 4
@@ -50,26 +50,26 @@ def test_the_default_plan_is_free(operator: Caller, name: str) -> None:
 
 
 def test_development_mode_signs_anyone_up(anonymous: Caller, name: str) -> None:
-    """Without a credential a tenant is made too, in development mode; no API key comes with it."""
+    """In development mode a tenant can be created without a credential, and gets no API key."""
     made = anonymous.post("/tenants", {"name": name}, status=201)
     assert made.keys() == TENANT_FIELDS
 
 
 def test_who_signs_up_gets_free(anonymous: Caller, name: str) -> None:
-    """Without a credential only the plan free is possible; others are 403 and make no tenant."""
+    """Without a credential only the plan free is possible; others are 403."""
     assert anonymous.refusal("/tenants", {"name": name, "plan": "starter"}) == FORBIDDEN
     assert anonymous.post("/tenants", {"name": name, "plan": "free"}, status=201)["plan"] == "free"
 
 
 def test_the_default_plan_is_a_setting(own_rules: Installation) -> None:
-    """The operator's tenants get the plan of the settings; sign-ups get free all the same."""
+    """The operator's tenants get the plan of the settings; sign-ups always get free."""
     operator, anonymous = own_rules.operator(), own_rules.caller(None)
     assert operator.post("/tenants", {"name": "one"}, status=201)["plan"] == "professional"
     assert anonymous.post("/tenants", {"name": "two"}, status=201)["plan"] == "free"
 
 
 def test_an_api_key_creates_no_tenants(demo: Caller, name: str) -> None:
-    """An API key acts for its own tenant only: 403, whatever the body says."""
+    """An API key cannot create tenants: 403, with any body."""
     assert demo.refusal("/tenants", {"name": name}) == FORBIDDEN
     assert demo.refusal("/tenants", {}) == FORBIDDEN
 
@@ -90,7 +90,7 @@ def test_an_api_key_creates_no_tenants(demo: Caller, name: str) -> None:
 def test_names_of_1_to_255_characters(
     operator: Caller, installation: Installation, given: str
 ) -> None:
-    """A name has 1 to 255 characters, counted as characters, and comes back as it was."""
+    """A name has 1 to 255 characters, and is returned unchanged."""
     made = operator.post("/tenants", {"name": given}, status=201)
     assert operator.get(f"/tenants/{made['id']}")["name"] == given
 
@@ -112,7 +112,7 @@ def test_names_of_1_to_255_characters(
     ],
 )
 def test_what_is_no_name(operator: Caller, body: dict[str, object]) -> None:
-    """Any other name is 400 ERR_INVALID_001, field name."""
+    """An invalid name is 400 ERR_INVALID_001, field name."""
     assert operator.refusal("/tenants", body) == (400, "ERR_INVALID_001", "name")
 
 
@@ -120,14 +120,14 @@ def test_what_is_no_name(operator: Caller, body: dict[str, object]) -> None:
     "plan", ["gold", "", "FREE", "Growth", "pro", 1, True, ["free"], {"free": 1}]
 )
 def test_what_is_no_plan(operator: Caller, name: str, plan: object) -> None:
-    """A plan that does not exist is 400 ERR_INVALID_001, field plan, and no tenant is made."""
+    """An unknown plan is 400 ERR_INVALID_001, field plan, and no tenant is made."""
     refusal = operator.refusal("/tenants", {"name": name, "plan": plan})
     assert refusal == (400, "ERR_INVALID_001", "plan")
     operator.post("/tenants", {"name": name}, status=201)
 
 
 def test_a_name_is_taken_once(operator: Caller, anonymous: Caller, name: str) -> None:
-    """A second tenant with the same name is 409 ERR_CONFLICT_001 for every caller."""
+    """An existing name is 409 ERR_CONFLICT_001 for every caller."""
     operator.post("/tenants", {"name": name}, status=201)
     conflict = (409, "ERR_CONFLICT_001", "name")
     assert operator.refusal("/tenants", {"name": name, "plan": "starter"}) == conflict
@@ -135,7 +135,7 @@ def test_a_name_is_taken_once(operator: Caller, anonymous: Caller, name: str) ->
 
 
 def test_of_concurrent_tenants_of_one_name_one_is_made(operator: Caller, name: str) -> None:
-    """Sixteen callers take one name at once: one 201, fifteen 409."""
+    """Of sixteen concurrent tenants with one name one is 201, fifteen are 409."""
     with ThreadPoolExecutor(16) as pool:
         responses = list(
             pool.map(lambda _: operator.ask("POST", "/tenants", {"name": name}), range(16))
@@ -146,7 +146,7 @@ def test_of_concurrent_tenants_of_one_name_one_is_made(operator: Caller, name: s
 def test_tenants_are_looked_for(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """A part of the name finds a tenant, in capitals or not, and a status; signs stand for themselves."""
+    """A tenant is found by a part of its name in any capitals, and by status; % and _ are literal."""
     mark = uuid.uuid4().hex
 
     def found(**query: str) -> list[str]:
@@ -173,7 +173,7 @@ def test_tenants_are_looked_for(
 
 
 def test_an_api_key_sees_its_own_tenant(new_tenant: Callable[..., Caller]) -> None:
-    """A tenant reads its own description, without any API key in it."""
+    """A tenant reads its own fields, without any API key."""
     tenant = new_tenant("starter")
     shown = tenant.get(f"/tenants/{tenant.tenant_id}")
     assert shown.keys() == TENANT_FIELDS
@@ -201,7 +201,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
     method: str,
     end: str,
 ) -> None:
-    """A foreign tenant, an unknown one and a malformed id get the same 404 and message."""
+    """Another tenant, an unknown one and a malformed id get the same 404 and message."""
     own, another = new_tenant(), new_tenant()
     path = which.format(own=own.tenant_id, another=another.tenant_id)
     response = own.ask(method, f"/tenants/{path}{end}")
@@ -215,7 +215,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
 def test_api_keys_are_made_by_the_tenant_and_by_the_operator(
     operator: Caller, installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Both make API keys; versions count up; each key works at once; last4 are its last four."""
+    """Both create API keys; versions count up; each key works at once; last4 are its last four."""
     tenant = new_tenant("starter")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     for version, maker in ((2, tenant), (3, operator)):
@@ -229,7 +229,7 @@ def test_api_keys_are_made_by_the_tenant_and_by_the_operator(
 
 
 def test_creating_an_api_key_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
-    """No body is needed; one that asks for something is refused, since it would be ignored."""
+    """The body is optional; one with unknown fields is refused."""
     tenant = new_tenant("starter")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     assert tenant.ask("POST", path).status_code == 201
@@ -245,7 +245,7 @@ def test_creating_an_api_key_takes_no_body(new_tenant: Callable[..., Caller]) ->
 def test_the_quota_of_api_keys(
     operator: Caller, new_tenant: Callable[..., Caller], plan: str, quota: int
 ) -> None:
-    """A plan's number of API keys can be made; the next is 400 ERR_INVALID_001, for anyone."""
+    """The API key above the plan's number is 400 ERR_INVALID_001, for all callers."""
     tenant = new_tenant(plan)
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     for version in range(2, quota + 1):
@@ -255,7 +255,7 @@ def test_the_quota_of_api_keys(
 
 
 def test_the_quota_of_api_keys_holds_against_a_crowd(new_tenant: Callable[..., Caller]) -> None:
-    """Sixteen callers ask for the four that are left: four 201, twelve 400, versions 2 to 5."""
+    """Of sixteen concurrent requests for the last four API keys, four are 201, versions 2 to 5."""
     tenant = new_tenant("starter")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     with ThreadPoolExecutor(16) as pool:
@@ -271,7 +271,7 @@ def test_a_suspended_tenant_is_allowed_nothing(
     new_tenant: Callable[..., Caller],
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
 ) -> None:
-    """The tenant's status comes after the credential and before everything else: 403."""
+    """A suspended tenant is 403 after its credential and before any other check."""
     tenant_id = new_tenant().tenant_id
     operator.ask("PATCH", f"/tenants/{tenant_id}", {"status": "suspended"})
     made = operator.post(f"/tenants/{tenant_id}/api-keys", status=201)

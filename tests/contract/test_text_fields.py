@@ -1,4 +1,4 @@
-"""Whatever text comes, it is answered as documented: PostgreSQL stores no NUL, SQLite does."""
+"""Any text is handled as documented on both databases: PostgreSQL stores no NUL, SQLite does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = ("\0", "a\0b@c.de", "\n", "\x7f", "\u2028", "\U0010ffff")
 
 
 def _is_text(field: Field[object]) -> bool:
-    """Return whether a field takes more than a choice, an encoding or a format."""
+    """Return True if a field accepts free text, not a choice, an encoding or a format."""
     schema = field.schema
     return schema.get("type") == "string" and not schema.keys() & {
         "contentEncoding",
@@ -37,14 +37,14 @@ FIELDS = [
 
 @dataclass(frozen=True)
 class Callers:
-    """Somebody of each kind, and the tenant that they ask about."""
+    """Callers of each kind, and the tenant in their requests."""
 
     tenant_id: str
     owner: Caller
     others: tuple[Caller, ...]
 
     def ask(self, row: Endpoint, name: str, text: str) -> None:
-        """Send a text as one field of an operation, from everybody: each answer is checked."""
+        """Send a text as one field of an operation, from all callers, and check each response."""
         examples = {each.name: each.example for each in row.fields}
         path = row.path.format(**examples | {"tenant_id": self.tenant_id})
         values = {
@@ -74,6 +74,6 @@ def callers(
 
 @pytest.mark.parametrize(("row", "name"), sampled(FIELDS, 12))
 def test_no_text_is_an_outage(callers: Callers, row: Endpoint, name: str) -> None:
-    """Control characters in a field of text are refused, or taken where any text is; never 5xx."""
+    """Control characters in a text field are refused or accepted, and never cause 5xx."""
     for text in TEXTS:
         callers.ask(row, name, text)

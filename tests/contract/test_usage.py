@@ -19,7 +19,7 @@ PERIODS = {"24h": (24, timedelta(hours=1)), "30d": (30, timedelta(days=1))}
 
 @pytest.fixture(scope="module")
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant on the plan free that did DONE, and was refused twice."""
+    """A tenant on free with the operations in DONE, and two refusals."""
     tenant = new_tenant("free")
     tenant.post("/kms/keys/generate", KYBER, status=201)
     for _ in range(3):
@@ -44,7 +44,7 @@ def summed(usage: dict[str, Any]) -> dict[str, int]:
 
 @pytest.mark.parametrize("period", PERIODS)
 def test_usage_by_the_hour_and_by_the_day(tenant: Caller, period: str) -> None:
-    """Every bucket is there, to the current one, and together they say what was done and refused."""
+    """All buckets up to the current one are there, with correct sums of operations and refusals."""
     number, length = PERIODS[period]
     before = datetime.now(UTC)
     usage = tenant.get("/usage", period=period)
@@ -59,7 +59,7 @@ def test_usage_by_the_hour_and_by_the_day(tenant: Caller, period: str) -> None:
 
 
 def test_limits(tenant: Caller, new_tenant: Callable[..., Caller], operator: Caller) -> None:
-    """The allowance and the rate limit are the plan's, or what the operator has granted."""
+    """Quota and rate limit are those of the plan or of the operator."""
     names = ("operations_used", "operations_per_month", "requests_per_minute")
 
     def limits(caller: Caller, **query: str) -> tuple[int | None, ...]:
@@ -75,7 +75,7 @@ def test_limits(tenant: Caller, new_tenant: Callable[..., Caller], operator: Cal
 
 
 def test_whose_usage(tenant: Caller, operator: Caller, refused: Refused) -> None:
-    """The operator sees each tenant's, and everybody's; a tenant its own, by its id too."""
+    """The operator sees each tenant's usage and the sum; a tenant sees its own, also by id."""
     named = {"tenant_id": tenant.tenant_id}
     own, by_id, theirs = (
         {**usage, "busiest_api_keys": []}  # each question is a request

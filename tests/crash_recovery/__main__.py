@@ -1,7 +1,7 @@
 """Kills a real installation under load, again and again, and then checks its data.
 
-``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make crashes``. Exit status 1:
-something is lost, twice, or not as the log says.
+``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make crashes``. Exit status
+1: data is lost, duplicated or missing in the log.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from tests.fixtures.postgresql import new_databases, running_postgresql
 
 
 def main() -> int:
-    """Do one run and print what it found."""
+    """Do one run and print its report."""
     usual = Plan()
     parser = argparse.ArgumentParser(prog="python -m tests.crash_recovery", description=__doc__)
     parser.add_argument("--operations", type=int, default=usual.operations)

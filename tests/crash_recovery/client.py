@@ -1,4 +1,4 @@
-"""One thread's connection to the API, and everything that answers have promised it."""
+"""One thread's connection to the API, with everything that responses acknowledged."""
 
 import http.client
 import json
@@ -15,31 +15,30 @@ API = "/api/v1"
 RESPONSE_SECONDS = 20.0
 RETRY_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0
-"""How long a request with an Idempotency-Key is sent again."""
+"""Seconds for retries of a request with an Idempotency-Key."""
 AWAY = {502: "ERR_BAD_GATEWAY_001", 503: "ERR_SERVICE_001", 504: "ERR_TIMEOUT_001"}
-"""What an answer may say while a part of the service is away."""
+"""Permitted responses while a part of the service is away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One record that has to be in the log, because of an answer."""
+    """A record that must be in the log, because of a response."""
 
     request_ids: tuple[str, ...]
-    """The attempts of one request, the answered one last.
+    """The request ids of all attempts, the successful one last.
 
-    An action has its record under one of them, an operation with a key under the last.
-    """
+    A change has its record under one of them, an operation with a key under the last."""
     tenant_id: str
     principal: str
     operation: str
     outcome: str
     key_version: int | None
-    """None: the answer names none."""
+    """None if the response names no version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a tenant by one of its API keys, or the operator."""
+    """The caller: a tenant with one of its API keys, or the operator."""
 
     tenant_id: str
     principal: str
@@ -48,7 +47,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, and under which ids it was asked for."""
+    """The response, with the ids of its requests."""
 
     status: int
     data: dict[str, Any]
@@ -62,39 +61,39 @@ class Answer:
 
 @dataclass
 class Ledger:
-    """What one thread was told."""
+    """The acknowledgements of one thread."""
 
     promises: list[Promise] = field(default_factory=list)
     responses: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By status and code."""
     refused: int = 0
-    """Connections that were refused."""
+    """Refused connections."""
     broken: int = 0
-    """Requests without an answer."""
+    """Requests without a response."""
     wrong: list[str] = field(default_factory=list)
-    """Answers that should never be."""
+    """Responses that must never occur."""
 
     @property
     def operations(self) -> int:
-        """Answers that promise a record."""
+        """Responses that promise a record."""
         return len(self.promises)
 
 
 def responses_of(ledgers: Iterable[Ledger]) -> dict[str, int]:
-    """Return how often each status and code was answered, by status and code."""
+    """Return the number of responses by status and code."""
     found = sum((ledger.responses for ledger in ledgers), Counter[tuple[int, str]]())
     return {f"{status} {code}".strip(): n for (status, code), n in sorted(found.items())}
 
 
 class Client:
-    """Asks, and asks again where that is safe."""
+    """Sends requests, with retries where they are safe."""
 
     def __init__(self, base_url: str, ledger: Ledger, seconds: float = RESPONSE_SECONDS) -> None:
         self._address = urlsplit(base_url).netloc
         self._connection = http.client.HTTPConnection(self._address, timeout=seconds)
         self.ledger = ledger
         self.retry_seconds = RETRY_SECONDS
-        """How long it waits after a request that was not answered."""
+        """Seconds to wait after a request without a response."""
 
     def ask(
         self,
@@ -104,9 +103,9 @@ class Client:
         body: object = None,
         idempotency: str | None = None,
     ) -> Answer | None:
-        """Send one request; return its answer, or None if it was lost or a part is away.
+        """Send one request. Return its response, or None if it was lost or a part is away.
 
-        With an Idempotency-Key it is sent until there is an answer.
+        With an Idempotency-Key it is repeated until there is a response.
         """
         request_ids: list[str] = []
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -125,7 +124,7 @@ class Client:
         outcome: str = "success",
         key_version: int | None = None,
     ) -> None:
-        """Remember what the log has to say now."""
+        """Note the record that the log must have now."""
         self.ledger.promises.append(
             Promise(
                 answer.request_ids,
@@ -181,7 +180,7 @@ class Client:
 
 @contextmanager
 def client(base_url: str, ledger: Ledger) -> Iterator[Client]:
-    """Connect for the length of a ``with`` block."""
+    """Connect for a ``with`` block."""
     made = Client(base_url, ledger)
     try:
         yield made

@@ -12,6 +12,6 @@ PLAN = Plan(operations=1_000, kills=4, threads=8)
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
-    """What it found, and the folder with the data and the export that it leaves."""
+    """Its report, and the folder with its data and export."""
     folder = tmp_path_factory.mktemp("crashes")
     return run(PLAN, folder), folder

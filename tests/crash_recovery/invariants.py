@@ -1,6 +1,6 @@
-"""What has to be true of an installation's data, whatever was killed: each check names what is not.
+"""The invariants of an installation's data after any kills. Each check returns its violations.
 
-Written from the descriptions of the log alone: its own text of a record, its own tree.
+They use only the log's documentation: the record's text and the tree are computed here.
 """
 
 import json
@@ -28,19 +28,19 @@ USED = frozenset(
     }
 )
 SHOWN = 5
-"""Of how many rows a finding speaks."""
+"""The most rows in a finding."""
 
 Findings = Iterator[str]
 
 
 def everything(snapshot: Snapshot, promises: Sequence[Promise]) -> dict[str, list[str]]:
-    """Return what is wrong, by check; every check is named, also where nothing is."""
+    """Return all violations by check. Every check is listed, also without violations."""
     found = {"promises": list(promises_are_kept(snapshot, promises))}
     return found | {name: list(check(snapshot)) for name, check in CHECKS.items()}
 
 
 def promises_are_kept(snapshot: Snapshot, promises: Iterable[Promise]) -> Findings:
-    """Every answer has its one record, which says the same."""
+    """Every response has its one record, with the same facts."""
     records = defaultdict(list)
     for record in snapshot.records:
         records[record.request_id].append(record)
@@ -72,12 +72,12 @@ def nothing_is_recorded_twice(snapshot: Snapshot) -> Findings:
 
 
 def records_of_one(name: str, value: str, count: int) -> str:
-    """Return what is said of an id that several records have."""
+    """Return a description of several records with one id."""
     return f"{name} {value} has {count} records"
 
 
 def numbers_have_no_gaps(snapshot: Snapshot) -> Findings:
-    """Ids count from 1, and so does every tenant's number; times never run backwards."""
+    """Ids and every tenant's numbers count from 1 without gaps; times never decrease."""
     last: Counter[str] = Counter()
     at = 0
     for place, record in enumerate(snapshot.records, 1):
@@ -93,7 +93,7 @@ def numbers_have_no_gaps(snapshot: Snapshot) -> Findings:
 
 
 def keys_are_what_the_log_says(snapshot: Snapshot) -> Findings:
-    """Doing again what the log says gives the keys that there are, and their statuses."""
+    """Replaying the log gives exactly the present keys and statuses."""
     rings: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for record in snapshot.records:
         if record.outcome != "success" or record.event_id is not None:
@@ -119,7 +119,7 @@ def keys_are_what_the_log_says(snapshot: Snapshot) -> Findings:
 
 
 def _do_again(ring: list[str], record: Any) -> str | None:
-    """Change a key as a record says; return what is wrong with that."""
+    """Replay a record on a key; return the violation."""
     if record.operation in CREATING:
         if record.key_version <= len(ring):
             return None  # an Idempotency-Key had the first answer given again
@@ -141,7 +141,7 @@ def _do_again(ring: list[str], record: Any) -> str | None:
 
 
 def accounts_are_what_the_log_says(snapshot: Snapshot) -> Findings:
-    """Every tenant and API key has its one event, and there is no event of another."""
+    """Every tenant and API key has exactly one event, and every event its object."""
     events: dict[str, Counter[tuple[str, int | None]]] = defaultdict(Counter)
     for record in snapshot.records:
         if record.outcome == "success" and record.event_id is not None:
@@ -172,7 +172,7 @@ def _difference(one: Counter[Any], other: Counter[Any]) -> list[Any]:
 
 
 def uses_are_counted(snapshot: Snapshot) -> Findings:
-    """The count of each key's uses is that of the records that a checkpoint covers."""
+    """Each key's use count equals its records up to the checkpoint."""
     covered = max((each.size for each in snapshot.checkpoints), default=0)
     uses = Counter(
         (record.tenant_id, record.keyring, record.algorithm, record.key_version)
@@ -194,7 +194,7 @@ def uses_are_counted(snapshot: Snapshot) -> Findings:
 
 
 def the_tree_is_the_records(snapshot: Snapshot) -> Findings:
-    """Every tile and the root of every checkpoint is what the records make."""
+    """Every tile and checkpoint root equals the one computed from the records."""
     tiles = {(tile.level, tile.position): tile.hash for tile in snapshot.tiles}
     roots = {each.size: each.root for each in snapshot.checkpoints}
     made, grown = tree(snapshot, roots)
@@ -209,7 +209,7 @@ def the_tree_is_the_records(snapshot: Snapshot) -> Findings:
 def tree(
     snapshot: Snapshot, sizes: Iterable[int]
 ) -> tuple[dict[tuple[int, int], bytes], dict[int, bytes]]:
-    """Return the tiles that the records make, by level and position, and the roots at sizes."""
+    """Return the tiles of the records by level and position, and the roots by size."""
     wanted = set(sizes)
     stack: list[tuple[int, bytes]] = []
     tiles: dict[tuple[int, int], bytes] = {}
@@ -234,7 +234,7 @@ def _root(stack: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 def checkpoints_are_signed(snapshot: Snapshot) -> Findings:
-    """Every checkpoint has a signature of the log's own key."""
+    """Every checkpoint has a signature by the log's own key."""
     public = {
         key.version: MLDSA65PublicKey.from_public_bytes(key.public_key)
         for key in snapshot.keys
@@ -254,14 +254,14 @@ def checkpoints_are_signed(snapshot: Snapshot) -> Findings:
 
 
 def signed_text(log_id: str, checkpoint: Any) -> bytes:
-    """Return what a checkpoint's signature is over."""
+    """Return the text that a checkpoint's signature signs."""
     root = b64encode(checkpoint.root).decode()
     lines = (CONTEXT.decode(), log_id, checkpoint.size, root, instant(checkpoint.at_us))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def text(record: Any) -> bytes:
-    """Return the text that a record's leaf is the hash of."""
+    """Return the text of a record, whose hash is the leaf."""
     happened, fingerprint = record.happened_at_us, record.public_key_sha256
     said: Mapping[str, object] = {
         **{name: getattr(record, name) for name in _AS_IT_IS},
@@ -274,7 +274,7 @@ def text(record: Any) -> bytes:
 
 
 def instant(microseconds: int) -> str:
-    """Return microseconds since 1970 as the log writes them."""
+    """Return a time of the log in microseconds since 1970."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -313,7 +313,7 @@ CHECKS: Mapping[str, Callable[[Snapshot], Findings]] = {
 
 
 def the_export_is_the_log(snapshot: Snapshot, exported: bytes) -> Findings:
-    """The export is every record up to its checkpoint, each with a proof that leads to the root."""
+    """The export has every record up to its checkpoint, with valid proofs."""
     lines = [json.loads(line) for line in exported.splitlines()]
     (checkpoint,) = (line for line in lines if line["type"] == "checkpoint")
     records = [line for line in lines if line["type"] == "record"]
@@ -330,7 +330,7 @@ def the_export_is_the_log(snapshot: Snapshot, exported: bytes) -> Findings:
 
 
 def _proven(line: Mapping[str, Any], size: int) -> bytes:
-    """Return where a proof leads (RFC 9162, section 2.1.3.2)."""
+    """Return the root of an inclusion proof (RFC 9162, section 2.1.3.2)."""
     said = json.dumps(
         line["record"], sort_keys=True, separators=(",", ":"), ensure_ascii=False
     ).encode()

@@ -1,4 +1,4 @@
-"""Choices that a seed decides, so that a run can be repeated."""
+"""Random choices from a seed, so that a run can be repeated."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import shake_128
@@ -12,21 +12,21 @@ _WORD = 4
 
 
 class SeededRandom:
-    """Numbers from a seed."""
+    """Random numbers from a seed."""
 
     def __init__(self, seed: str) -> None:
         self._words = _words(seed)
 
     def below(self, count: int) -> int:
-        """Return a number from 0 to before ``count``, evenly enough."""
+        """Return a number from 0 to before ``count``, nearly uniform."""
         return next(self._words) % count
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """Return one of several."""
+        """Return one of several values."""
         return choices[self.below(len(choices))]
 
     def weighted(self, choices: Sequence[tuple[T, int]]) -> T:
-        """Return one of several, each as often as its weight says."""
+        """Return one of several values, with the probabilities of their weights."""
         sums = list(accumulate(weight for _, weight in choices))
         drawn = self.below(sums[-1])
         return next(choice for (choice, _), sum_ in zip(choices, sums, strict=True) if drawn < sum_)

@@ -1,4 +1,4 @@
-"""A run: a real installation is killed under load, again and again, and its data is checked."""
+"""A run: a real installation is killed repeatedly under load, and its data is checked."""
 
 import json
 import os
@@ -29,13 +29,13 @@ EXPORT = "export.jsonl"
 POLL_SECONDS = 0.01
 SETTLE_SECONDS = 30.0
 OUTBOX_SECONDS = 1.2
-"""What waits in the outbox is brought every second."""
+"""The outbox is delivered every second."""
 EXPORT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How large a run is."""
+    """The size of a run."""
 
     operations: int = 100_000
     kills: int = 50
@@ -96,7 +96,7 @@ def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
 def at_work(
     base_url: str, state: State, ledgers: Sequence[Ledger], seed: str, pause: float = 0.0
 ) -> Iterator[None]:
-    """Let a thread work for each tenant that is not always busy, until the block ends.
+    """Run a thread for each tenant that is not always busy, until the block ends.
 
     ``pause``: seconds between two requests of a thread.
     """
@@ -117,7 +117,7 @@ def at_work(
 
 
 def _kill(installation: Installation, ledgers: Sequence[Ledger], plan: Plan) -> Counter[str]:
-    """Kill one of the two after every so many operations; return when enough are done."""
+    """Kill one of the two processes after every some operations; return after the last."""
     random = SeededRandom(f"{plan.seed} kills")
     kills: Counter[str] = Counter()
     step = plan.operations // (plan.kills + 1)
@@ -144,7 +144,7 @@ def _until(ledgers: Sequence[Ledger], operations: int) -> None:
 
 
 def _settle(installation: Installation, operator: Caller) -> bytes:
-    """Wait until the service is whole, have the log signed, and return its export."""
+    """Wait until the service is complete, have the log signed, and return its export."""
     headers = {"X-API-Key": operator.credential}
     deadline = time.monotonic() + SETTLE_SECONDS
     with httpx2.Client(

@@ -1,4 +1,4 @@
-"""What an installation has in its databases, read without its own code but for the tables."""
+"""The rows of an installation's databases, read with only the product's tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Snapshot:
 
 
 def urls_of(databases: Stores, data: Path) -> tuple[sa.URL, sa.URL]:
-    """Return where an installation has its accounts, and its keys."""
+    """Return the addresses of an installation's accounts and keys."""
     if databases == IN_FILES:
         return sqlite_urls(data)
     accounts_url, keys_url = sa.make_url(databases.accounts), sa.make_url(databases.keys)
@@ -41,7 +41,7 @@ def urls_of(databases: Stores, data: Path) -> tuple[sa.URL, sa.URL]:
 
 
 def sqlite_urls(data: Path) -> tuple[sa.URL, sa.URL]:
-    """Return where a data directory has its accounts, and its keys."""
+    """Return the addresses of a data directory's accounts and keys."""
     return (
         sa.URL.create("sqlite", database=str(data / "gateway" / "accounts.sqlite3")),
         sa.URL.create("sqlite", database=str(data / "keyservice" / "keys.sqlite3")),
@@ -49,7 +49,7 @@ def sqlite_urls(data: Path) -> tuple[sa.URL, sa.URL]:
 
 
 def read(accounts_url: sa.URL, keys_url: sa.URL) -> Snapshot:
-    """Read everything that the checks ask about."""
+    """Read all rows for the checks."""
     ours = _all(
         keys_url,
         (ledger.AUDIT_LOG, ledger.AUDIT_RECORDS, ledger.AUDIT_TILES, ledger.AUDIT_CHECKPOINTS),

@@ -1,4 +1,4 @@
-"""The tenants of a run, and what its threads have made with their keys."""
+"""The tenants of a run, and the results of their operations."""
 
 import uuid
 from collections import deque
@@ -12,7 +12,7 @@ WRAPPING = KEMS[:2]
 SIGNATURES = ("Dilithium3", "Composite-ML-DSA", "ML-DSA-87")
 SLH_DSA = "SLH-DSA-SHA2-128f"
 OPERATOR_TENANT = str(uuid.UUID(int=0))
-"""The tenant in the records of the operator's refusals."""
+"""The tenant in records of the operator's refusals."""
 BUSY_TENANTS = 6
 RATE = 1_000_000
 REMEMBERED = 200
@@ -20,7 +20,7 @@ REMEMBERED = 200
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What an operation returned, and the request that undoes or checks it."""
+    """An operation's result, and the request that reverses or checks it."""
 
     caller: Caller
     body: dict[str, Any]
@@ -29,23 +29,23 @@ class Made:
 
 @dataclass
 class State:
-    """Everybody there is. Threads share it: deques may be appended to by many at once."""
+    """All tenants and results. Threads share it: several may append to a deque at once."""
 
     operator: Caller
     busy: list[Caller] = field(default_factory=list)
     idle: list[Caller] = field(default_factory=list)
-    """Tenants that are suspended now and then, one a thread."""
+    """Tenants that are sometimes suspended, one for each thread."""
     free: Caller | None = None
-    """A tenant of the free plan, which refuses much."""
+    """A tenant of the free plan, with many refusals."""
     made: dict[str, deque[Made]] = field(default_factory=dict)
-    """What can be asked next, by operation."""
+    """Possible next inputs, by operation."""
     api_keys: deque[Caller] = field(default_factory=deque)
-    """API keys to rotate and revoke. Each is used by one client at a time."""
+    """API keys to rotate and revoke. One client uses each at a time."""
     keys: deque[tuple[Caller, str, int]] = field(default_factory=deque)
     """Key versions: tenant, algorithm, version."""
 
     def remember(self, operation: str, made: Made) -> None:
-        """Keep something for another operation."""
+        """Store an input for another operation."""
         self.made.setdefault(operation, deque(maxlen=REMEMBERED)).append(made)
 
     @property
@@ -82,7 +82,7 @@ def new_tenant(client: Client, state: State, plan: str) -> str:
 
 
 def new_api_key(client: Client, state: State, tenant_id: str) -> Caller:
-    """Make one more API key of a tenant."""
+    """Make another API key of a tenant."""
     path = f"/tenants/{tenant_id}/api-keys"
     made = client.ask(state.operator, "POST", path, {}, idempotency=str(uuid.uuid4()))
     assert made is not None
@@ -93,7 +93,7 @@ def new_api_key(client: Client, state: State, tenant_id: str) -> Caller:
 
 
 def change_tenant(client: Client, state: State, tenant_id: str, change: dict[str, Any]) -> bool:
-    """Change a tenant, as the operator; return whether that was answered."""
+    """Change a tenant as the operator; return True if there was a response."""
     changed = client.ask(state.operator, "PATCH", f"/tenants/{tenant_id}", change)
     if changed is None:
         return False

@@ -1,4 +1,4 @@
-"""kill -9, again and again, under every kind of load: nothing is lost, twice or unexplained."""
+"""kill -9 under every kind of load: nothing is lost, duplicated or unexplained."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.crash_recovery.run import Report
 
 @pytest.fixture
 def report(small_run: tuple[Report, Path]) -> Report:
-    """What a small run found."""
+    """The report of a small run."""
     return small_run[0]
 
 
 def test_run_is_one(report: Report) -> None:
-    """Both processes were killed, and far more requests were answered than lost."""
+    """Both processes were killed, and far more requests succeeded than were lost."""
     assert sum(report.kills.values()) == PLAN.kills
     assert len(report.kills) == 2
     assert report.operations >= PLAN.operations
@@ -31,5 +31,5 @@ def test_run_is_one(report: Report) -> None:
     ],
 )
 def test_nothing_is_lost(report: Report, check: str) -> None:
-    """After all kills this check of answers, log, keys and accounts against each other holds."""
+    """After all kills this check of responses, log, keys and accounts succeeds."""
     assert report.findings[check] == []

@@ -1,4 +1,4 @@
-"""A log that was changed in the database: the key service's start or the verifier finds it."""
+"""A log that was changed in the database is found by the key service's start or the verifier."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ START_SECONDS = 60.0
 OLD = 10
 """A record in a complete tile."""
 SOON_SECONDS = 11.0
-"""An export that is older than that does not make up for a checkpoint that it does not know."""
+"""An older export does not excuse a checkpoint that it lacks."""
 NOBODY = "0" * 32
 TABLES = ("audit_records", "audit_tiles", "audit_checkpoints", "keys")
 
@@ -48,7 +48,7 @@ Tamper = Callable[[sqlite3.Connection], None]
 
 
 def edit_an_old_one(log: sqlite3.Connection) -> None:
-    """Say that somebody else did it."""
+    """Change a record's principal."""
     _edit(log, OLD)
 
 
@@ -65,13 +65,13 @@ def remove_the_last(log: sqlite3.Connection) -> None:
 
 
 def swap(log: sqlite3.Connection) -> None:
-    """Exchange the places of two neighbours of different tenants."""
+    """Swap two neighbours of different tenants."""
     for old, new in ((OLD, 0), (OLD + 1, OLD), (0, OLD + 1)):
         log.execute("UPDATE audit_records SET id = ? WHERE id = ?", (new, old))
 
 
 def insert(log: sqlite3.Connection) -> None:
-    """Put one more between two others: every later one has another id."""
+    """Insert a record, which changes the ids of all later ones."""
     log.execute("UPDATE audit_records SET id = -id WHERE id > ?", (OLD,))
     log.execute("UPDATE audit_records SET id = 1 - id WHERE id < 0")
     names = ", ".join(
@@ -101,7 +101,7 @@ def change_the_signature(log: sqlite3.Connection) -> None:
 
 
 def truncate(log: sqlite3.Connection) -> None:
-    """Take the log back to an earlier checkpoint, with everything that was made since."""
+    """Cut the log back to an earlier checkpoint, with all its consequences."""
     ((size,),) = log.execute(
         "SELECT max(size) FROM audit_checkpoints WHERE size < ?", (_size(log),)
     )
@@ -111,7 +111,7 @@ def truncate(log: sqlite3.Connection) -> None:
 
 
 def rehash(log: sqlite3.Connection) -> None:
-    """Edit a record, and make tree and checkpoints fit it; they cannot be signed again."""
+    """Edit a record, and adapt tree and checkpoints, without new signatures."""
     _edit(log, OLD)
     log.commit()
     snapshot = _snapshot(log)
@@ -127,7 +127,7 @@ def rehash(log: sqlite3.Connection) -> None:
 
 
 def replace_the_key(log: sqlite3.Connection) -> None:
-    """Make everything fit an edited record, and sign it with a key put in the real one's place."""
+    """Adapt everything to an edited record, and sign it with a replaced key."""
     rehash(log)
     log.commit()
     snapshot = _snapshot(log)
@@ -164,17 +164,16 @@ def _snapshot(log: sqlite3.Connection) -> Snapshot:
 
 @dataclass(frozen=True)
 class Case:
-    """A way to tamper, and what is said of it."""
+    """A manipulation, and the expected findings."""
 
     tamper: Tamper
     named: tuple[str, int | None]
-    """By the verifier, of an export that the running service made afterwards: kind and record.
+    """The verifier's findings for an export that the running service made later: kind and record.
 
-    Every record of a tile whose hash does not fit is named, or every record where the last tile's
-    does not: which of them was edited nobody can tell. None: no record, or not that one.
-    """
+    If a tile's hash is wrong, each of its records is named, because the edited one is unknown.
+    None: no record, or not that one."""
     at_start: str | None
-    """By the key service, when it starts again; None: it cannot know, and the verifier has to."""
+    """The key service's error at its next start. None: only the verifier can find it."""
 
 
 RECORDS = "records are not the signed ones"
@@ -198,7 +197,7 @@ CASES = [
 
 @pytest.fixture
 def kept(small_run: tuple[Report, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """What somebody kept elsewhere: the log's keys, and a checkpoint."""
+    """Trusted copies: the log's keys, and a checkpoint."""
     lines = (small_run[1] / EXPORT).read_bytes().splitlines(keepends=True)
     files = tmp_path / "keys.jsonl", tmp_path / "checkpoint.jsonl"
     for file, kind in zip(files, (b'{"type":"key"', b'{"type":"checkpoint"'), strict=True):
@@ -207,14 +206,14 @@ def kept(small_run: tuple[Report, Path], tmp_path: Path) -> tuple[Path, Path]:
 
 
 def _copy(small_run: tuple[Report, Path], folder: Path) -> Path:
-    """Copy the data that the run left."""
+    """Copy the run's data."""
     ignored = shutil.ignore_patterns("*.sock")
     return shutil.copytree(small_run[1] / "data", folder / "d", ignore=ignored)
 
 
 @contextmanager
 def key_service(data: Path) -> Iterator[str | None]:
-    """Run a key service alone; yield why it does not start, or None."""
+    """Run a key service alone; yield its start error, or None."""
     output = data / "output"
     with running_key_service(Layout(data).key_service_settings, output) as process:
         deadline = time.monotonic() + START_SECONDS
@@ -229,7 +228,7 @@ def key_service(data: Path) -> Iterator[str | None]:
 def served(
     small_run: tuple[Report, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A copy of the data, while a key service serves it."""
+    """A copy of the data, served by a key service."""
     data = _copy(small_run, tmp_path_factory.mktemp("served"))
     with key_service(data) as problem:
         assert problem is None
@@ -238,7 +237,7 @@ def served(
 
 @contextmanager
 def tampered(data: Path, original: Path, tamper: Tamper) -> Iterator[None]:
-    """Tamper with the key service's database; put everything back at the end."""
+    """Manipulate the key service's database; restore it at the end."""
     with closing(sqlite3.connect(_database(data), timeout=10)) as log:
         with log:
             tamper(log)
@@ -257,7 +256,7 @@ def _database(data: Path) -> Path:
 
 
 async def export(data: Path, file: Path) -> None:
-    """Have the gateway's endpoint export what the key service says, as far as it goes."""
+    """Export the key service's log through the gateway's endpoint, as far as possible."""
     keys = KeyClient(UnixSocket(str(Layout(data).socket)))
     connected = asyncio.create_task(keys.run())
     while not await keys.is_reachable():  # noqa: ASYNC110 - it tells nobody
@@ -289,7 +288,7 @@ async def test_what_the_verifier_says(
     kept: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
-    """An export of the tampered log is refuted, with kept keys and one kept checkpoint."""
+    """An export of the manipulated log is refuted, with trusted keys and one trusted checkpoint."""
     keys, checkpoint = kept
     exported = tmp_path / EXPORT
     signed_at = datetime.fromisoformat(json.loads(checkpoint.read_bytes())["at"])
@@ -318,7 +317,7 @@ async def test_what_the_verifier_says_of_the_original(
 def test_what_the_key_service_says(
     case: Case, small_run: tuple[Report, Path], tmp_path: Path
 ) -> None:
-    """It does not start on a log that is not the one it signed, and says what is wrong."""
+    """A key service does not start on a log that it did not sign, and names the error."""
     data = _copy(small_run, tmp_path)
     with closing(sqlite3.connect(_database(data))) as log, log:
         case.tamper(log)

@@ -1,4 +1,4 @@
-"""Every kind of operation, as often as it occurs, by one thread."""
+"""Every kind of operation, with its frequency, in one thread."""
 
 import secrets
 import threading
@@ -23,13 +23,13 @@ from tests.crash_recovery.state import (
 )
 
 KEPT_API_KEYS = 30
-"""API keys to rotate and revoke, all tenants together: below the plan's quota."""
+"""API keys to rotate and revoke, over all tenants: fewer than the plan's quota."""
 GONE = (400, 404)
-"""What a change may be answered with where another thread's came first."""
+"""Permitted responses to a change that another thread made first."""
 
 
 class Worker:
-    """One thread of requests."""
+    """A thread of requests."""
 
     def __init__(self, state: State, client: Client, random: SeededRandom, idle: Caller) -> None:
         self._state = state
@@ -68,7 +68,7 @@ class Worker:
         )
 
     def run(self, stop: threading.Event, pause: float = 0.0) -> None:
-        """Ask until told to stop, with so many seconds between two requests."""
+        """Send requests until told to stop, with pauses in seconds."""
         while not stop.wait(pause):
             self._random.weighted(self._kinds)()
 
@@ -81,7 +81,7 @@ class Worker:
         tolerated: Sequence[int] = (),
         idempotency: str | None = None,
     ) -> dict[str, Any] | None:
-        """Return the data of an operation that uses a key, and what it promises."""
+        """Return the data of an operation with a key, and its promise."""
         response = self._client.ask(caller, "POST", path, body, idempotency)
         if response is None or response.status in tolerated:
             return None
@@ -104,7 +104,7 @@ class Worker:
         body: object,
         outcome: str | None = None,
     ) -> None:
-        """Ask for what is refused with 403, and recorded: by the code, or as the outcome says."""
+        """Send a request that is 403 and recorded, with its code or this outcome."""
         response = self._client.ask(caller, method, path, body)
         if response is None:
             return
@@ -186,7 +186,7 @@ class Worker:
         self._state.remember(operation, Made(caller, {**ask, **other}, {"valid": False}))
 
     def _again(self, operation: str, path: str) -> None:
-        """Undo or check what was made, and see that it is right."""
+        """Reverse or check a result, and verify the response."""
         waiting = self._state.made.get(operation)
         if not waiting:
             return

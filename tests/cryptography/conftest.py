@@ -29,9 +29,9 @@ from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Generat
 
 AT_ONCE = 500
 SLH_DSA_AT_ONCE = 60
-"""Below the number of requests that one tenant may have waiting."""
+"""Fewer than the requests that one tenant may have waiting."""
 SECONDS = 100.0
-"""Signatures are made at low priority: beside other tests they may wait long."""
+"""Seconds. Signatures have low priority and may wait long beside other tests."""
 
 Outcome = AnyResult | ErrorKind
 Execute = Callable[[Sequence[AnyRequest]], list[Outcome]]
@@ -42,7 +42,7 @@ Post = Callable[[str, dict[str, object]], httpx2.Response]
 def count_known_answers(
     record_property: Callable[[str, object], None],
 ) -> Callable[[Algorithm, int], None]:
-    """Take note of how many known answers held; none at all is a failure."""
+    """Count the verified known answers. None at all is a failure."""
 
     def count(algorithm: Algorithm, held: int) -> None:
         assert held > 0
@@ -103,15 +103,14 @@ def _serve(path: Path) -> Iterator[Execute]:
 def serve() -> Callable[[Path], AbstractContextManager[Execute]]:
     """Open a database and run requests through a real key service on it.
 
-    Each gives its result or the kind of its refusal. Anything else that it might raise
-    comes out, and fails the test.
+    Each returns its result or the kind of its refusal. Other exceptions fail the test.
     """
     return _serve
 
 
 @pytest.fixture(scope="session")
 def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
-    """Serve as `serve` does, on one database for the whole session."""
+    """Serve like `serve`, with one database for the whole session."""
     with _serve(tmp_path_factory.mktemp("in-process") / "keys.sqlite3") as execute:
         yield execute
 
@@ -129,7 +128,7 @@ def tenant(execute: Execute) -> TenantId:
 
 @pytest.fixture(scope="session")
 def new_tenant_with_keys(installation: Installation) -> Callable[[], Post]:
-    """Make a tenant of the installation with a key of every algorithm; return how it posts."""
+    """Make a tenant with a key of every algorithm; return its post function."""
 
     def make() -> Post:
         caller = installation.new_tenant()
@@ -142,7 +141,7 @@ def new_tenant_with_keys(installation: Installation) -> Callable[[], Post]:
 
 @pytest.fixture(scope="session")
 def new_post(installation: Installation) -> Callable[[Algorithm], tuple[Post, bytes]]:
-    """Make a tenant with a key of one algorithm; return how it posts, and the key's public half."""
+    """Make a tenant with a key of one algorithm; return its post function and the public key."""
 
     def make(algorithm: Algorithm) -> tuple[Post, bytes]:
         caller = installation.new_tenant()

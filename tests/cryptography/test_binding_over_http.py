@@ -1,4 +1,4 @@
-"""Associated data, contexts, envelopes, mu and supplied public keys, as a client meets them."""
+"""Associated data, contexts, envelopes, mu and supplied public keys, over HTTP."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _envelope(post: Post, algorithm: Algorithm, **more: object) -> str:
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_row_s_ciphertext_does_not_open_in_another_row(algorithm: Algorithm, post: Post) -> None:
-    """Bound to its row, it is the decrypt error anywhere else; unbound it is what it always was."""
+    """A ciphertext bound to its row is refused elsewhere; an unbound one opens anywhere."""
     rows: tuple[object, ...] = (_text(ROW), _text(OTHER_ROW), *EMPTY)
     for made in rows:
         plain: Body = {"algorithm": algorithm, "plaintext": _text(DATA), "associated_data": made}
@@ -80,7 +80,7 @@ def test_a_row_s_ciphertext_does_not_open_in_another_row(algorithm: Algorithm, p
 
 @pytest.mark.parametrize("algorithm", [a for a in KEMS if a is not Algorithm.ML_KEM_1024])
 def test_a_row_s_wrapped_key_does_not_open_in_another_row(algorithm: Algorithm, post: Post) -> None:
-    """The same for wrapped keys, with their own code."""
+    """The same holds for wrapped keys, with their own code."""
     key: Body = {"algorithm": algorithm, "key_version": 1, "symmetric_key": _text(bytes(32))}
     wrapped = _data(post("/kem/key/wrap", {**key, "associated_data": _text(ROW)}))
     del wrapped["wrapping_method"]
@@ -101,7 +101,7 @@ def test_a_row_s_wrapped_key_does_not_open_in_another_row(algorithm: Algorithm, 
     ],
 )
 def test_associated_data_that_cannot_be(path: str, code: str, post: Post) -> None:
-    """Above 65,536 bytes, and what is no base64, is the operation's own code."""
+    """Associated data above 65,536 bytes, or in invalid base64, has the operation's own code."""
     body: dict[str, Body] = {
         "/kem/encrypt": {"plaintext": "AAAA"},
         "/kem/decrypt": {"ciphertext": "AAAA", "key_version": 1},
@@ -115,7 +115,7 @@ def test_associated_data_that_cannot_be(path: str, code: str, post: Post) -> Non
 
 
 def test_the_largest_of_everything_at_once(post: Post) -> None:
-    """1 MiB of data, bound to 64 KiB, goes into an envelope and comes out of it."""
+    """An envelope holds 1 MiB of data with 64 KiB of associated data."""
     data, row = os.urandom(1_048_576), _text(os.urandom(MAX_ASSOCIATED_DATA))
     body: Body = {"plaintext": _text(data), "associated_data": row, "format": "envelope"}
     envelope = _data(post("/kem/encrypt", body))["envelope"]
@@ -128,7 +128,7 @@ def test_the_largest_of_everything_at_once(post: Post) -> None:
 
 @pytest.mark.parametrize("operation", ["sign", "verify"])
 def test_a_context_that_cannot_be(operation: str, post: Post) -> None:
-    """Above 255 bytes, ours, and what is no base64: ERR_SIG_001, to sign and to verify."""
+    """A context above 255 bytes, a reserved one, or invalid base64 is ERR_SIG_001."""
     body: Body = {"message": _text(DATA)}
     if operation == "verify":
         body |= {"signature": "", "key_version": 1}
@@ -154,7 +154,7 @@ def test_a_context_is_part_of_what_is_signed(algorithm: Algorithm, post: Post) -
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_an_envelope_decrypts_by_itself(algorithm: Algorithm, post: Post) -> None:
-    """It names its key, and the answer is that of a ciphertext; stating the same again is allowed."""
+    """An envelope names its key and decrypts like a ciphertext; repeating the names is allowed."""
     envelope = _envelope(post, algorithm)
     assert _opened(envelope)[:HEADER] == bytes((NUMBER[algorithm], 0, 0, 0, 1, 7)) + b"default"
     for more in ({}, {"algorithm": algorithm}, {"ciphertext": None, "key_version": None}):
@@ -164,7 +164,7 @@ def test_an_envelope_decrypts_by_itself(algorithm: Algorithm, post: Post) -> Non
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_every_changed_byte_is_refused(algorithm: Algorithm, post: Post) -> None:
-    """One byte after the other: of the header, the KEM ciphertext, the nonce, the data, the tag."""
+    """Each changed byte is refused: header, KEM ciphertext, nonce, data and tag."""
     data = _opened(_envelope(post, algorithm))
     size = HEADER + ALGORITHMS[algorithm].output_size
     for place in (*range(HEADER), *range(HEADER, size, step(97)), *range(size, len(data))):
@@ -179,7 +179,7 @@ def test_every_changed_byte_is_refused(algorithm: Algorithm, post: Post) -> None
 
 
 def test_no_other_header_opens_it(post: Post) -> None:
-    """With every other key of the tenant named in the header, it stays closed."""
+    """With any other key of the tenant in its header, the envelope does not open."""
     blobs = {a: _opened(_envelope(post, a))[HEADER:] for a in KEMS}
     for algorithm, blob in blobs.items():
         for other in KEMS:
@@ -224,7 +224,7 @@ def test_what_is_no_envelope_is_refused(post: Post) -> None:
 def test_what_an_envelope_says_cannot_be_said_otherwise(
     more: Body, refusal: tuple[int, str, str], post: Post
 ) -> None:
-    """A ciphertext or a version beside it, another algorithm and another keyring, is refused."""
+    """A ciphertext, a version, or another algorithm or keyring beside an envelope is refused."""
     envelope = _envelope(post, Algorithm.ML_KEM_768)
     assert _refusal(post("/kem/decrypt", {"envelope": envelope, **more})) == refusal
 
@@ -235,7 +235,7 @@ def test_what_an_envelope_says_cannot_be_said_otherwise(
 def test_scopes_are_asked_for_what_the_envelope_names(
     lists: dict[str, list[str]], installation: Installation
 ) -> None:
-    """Neither the default algorithm nor the default keyring lets an API key read an envelope."""
+    """Scopes apply to the envelope's algorithm and keyring, not to the defaults."""
     owner = installation.new_tenant()
     for algorithm in ("Kyber768", "X-Wing"):
         owner.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -250,7 +250,7 @@ def test_scopes_are_asked_for_what_the_envelope_names(
 def test_envelopes_and_supplied_keys_in_a_batch(
     post: Post, new_post: Callable[[Algorithm], tuple[Post, bytes]]
 ) -> None:
-    """Each item's own envelope says which key it is; each item may bring its own public key."""
+    """Each item can have its own envelope or its own public key."""
     envelopes = [_envelope(post, algorithm) for algorithm in KEMS]
     items: list[Body] = [{"envelope": each} for each in envelopes]
     response = post("/kem/decrypt/batch", {"items": [*items, {"envelope": "pqk1."}]})
@@ -266,7 +266,7 @@ def test_envelopes_and_supplied_keys_in_a_batch(
 
 
 def test_format_is_one_of_two(post: Post) -> None:
-    """`ciphertext` is what is meant without it."""
+    """The default format is `ciphertext`, and unknown ones are refused."""
     body: Body = {"plaintext": _text(DATA)}
     assert "ciphertext" in _data(post("/kem/encrypt", {**body, "format": "ciphertext"}))
     for bad in ("", "Envelope", "jwe", 1):
@@ -281,7 +281,7 @@ def test_format_is_one_of_two(post: Post) -> None:
 def test_data_for_whoever_has_the_key(
     algorithm: Algorithm, post: Post, new_post: Callable[[Algorithm], tuple[Post, bytes]]
 ) -> None:
-    """A tenant encrypts and encapsulates to another's key, as base64 and as PEM, which opens it."""
+    """A tenant encrypts to another's public key, as base64 and PEM, and the owner decrypts."""
     owner, public_key = new_post(algorithm)
     for text in (_text(public_key), to_pem(algorithm, public_key)):
         key: Body = {"algorithm": algorithm, "public_key": text}
@@ -307,7 +307,7 @@ def test_data_for_whoever_has_the_key(
 def test_signatures_of_whoever_has_the_key(
     algorithm: Algorithm, post: Post, new_post: Callable[[Algorithm], tuple[Post, bytes]]
 ) -> None:
-    """Verified with the signer's public key, in each of the operations that verify."""
+    """A signer's public key verifies in each of the verifying operations."""
     owner, public_key = new_post(algorithm)
     digest: Body = {"hash": _text(bytes(32)), "hash_algorithm": "SHA-256"}
     cases: list[tuple[str, Body]] = [("", {"message": _text(DATA)}), ("-hash", digest)]
@@ -345,7 +345,7 @@ TAKES_A_KEY: dict[str, tuple[str, Body, Algorithm]] = {
 
 @pytest.mark.parametrize("path", TAKES_A_KEY)
 def test_a_key_that_cannot_be(path: str, post: Post) -> None:
-    """Of another form, size or algorithm, beside a version, or in an envelope: documented codes."""
+    """A malformed or mismatched key, or one beside a version or in an envelope, has its code."""
     code, body, algorithm = TAKES_A_KEY[path]
     size = ALGORITHMS[algorithm].public_key_size
     good = bytes(size)
@@ -369,7 +369,7 @@ def test_a_key_that_cannot_be(path: str, post: Post) -> None:
 
 
 def test_no_answer_repeats_a_key_that_was_refused(post: Post) -> None:
-    """Whatever is wrong with it, none of it comes back."""
+    """A refused key is never quoted."""
     for text in (_text(b"\xff" * 1184), "-----BEGIN CANARY KEY-----"):
         response = post("/kem/encapsulate", {"public_key": text})
         assert response.status_code == 400

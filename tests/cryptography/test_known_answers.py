@@ -1,8 +1,7 @@
-"""Other people's answers, computed by the project's own classes.
+"""Published answers, computed by the project's own classes.
 
-Sources: the vectors that pyca/cryptography publishes (ML-KEM, ML-DSA, and X-Wing as HPKE's KEM
-0x647a), and the project's own in tests/vectors, whose provenance is in the files. SLH-DSA is in
-test_slhdsa.py.
+Sources: the vectors of pyca/cryptography (ML-KEM, ML-DSA, and X-Wing as HPKE's KEM 0x647a), and
+those in tests/vectors with their provenance. SLH-DSA is in test_slhdsa.py.
 """
 
 import json
@@ -51,7 +50,7 @@ HPKE_CIPHERS: Mapping[int, Callable[[bytes], AESGCM | ChaCha20Poly1305]] = {
     3: ChaCha20Poly1305,
 }
 M_SIGNATURE = 3309
-"""Bytes of a composite signature that are ML-DSA-65's."""
+"""Bytes of the ML-DSA-65 part of a composite signature."""
 
 
 def _answers(file: str) -> Iterator[Answer]:
@@ -88,7 +87,7 @@ def _labeled_expand(
 
 
 def test_every_algorithm_is_in_a_table_of_known_answers() -> None:
-    """No algorithm of the project is left without published or independently made answers."""
+    """All algorithms of the project have published or independent known answers."""
     slh_dsa = {a for a in Algorithm if ALGORITHMS[a].standard == "FIPS 205"}
     own = {Algorithm.X_WING, Algorithm.COMPOSITE_ML_DSA} | slh_dsa
     symmetric = set(Algorithm) - set(KEY_PAIRS)  # keyservice/tests/test_symmetric_keys.py
@@ -111,7 +110,7 @@ def test_ml_kem_known_answers(algorithm: Algorithm, count_known_answers: Count) 
 
 @pytest.mark.parametrize("algorithm", ML_KEM_FILES)
 def test_ml_kem_encapsulates_to_published_keys(algorithm: Algorithm) -> None:
-    """A fresh encapsulation to each published public key opens with its published seed."""
+    """A new encapsulation to each published public key opens with its published seed."""
     for answer in _answers(ML_KEM_FILES[algorithm]):
         secret, ciphertext = KEMS[algorithm].load_public(answer["pk"]).encapsulate()
         private = KEMS[algorithm].load_seed(Secret(answer["d"] + answer["z"]))
@@ -132,7 +131,7 @@ def test_hpke_known_answers(algorithm: Algorithm, count_known_answers: Count) ->
 
 @pytest.mark.parametrize("algorithm", HPKE_KEMS)
 def test_hpke_messages_open(algorithm: Algorithm) -> None:
-    """From our shared secret, RFC 9180's key schedule opens the published messages."""
+    """With our shared secret, RFC 9180's key schedule opens the published messages."""
     opened = 0
     for answer in _hpke_answers(HPKE_KEMS[algorithm]):
         if answer["kdf_id"] not in HPKE_HASHES:
@@ -160,7 +159,7 @@ def test_hpke_messages_open(algorithm: Algorithm) -> None:
 
 
 def test_x_wing_known_answers(read_vectors: Vectors, count_known_answers: Count) -> None:
-    """X-Wing's seeds give the recorded keys and secrets, of damaged ciphertexts too."""
+    """X-Wing's seeds give the recorded keys and secrets, also for damaged ciphertexts."""
     held = 0
     for case in read_vectors("x-wing.json")["cases"]:
         answer = {name: b64decode(value) for name, value in case.items()}
@@ -175,9 +174,9 @@ def test_x_wing_known_answers(read_vectors: Vectors, count_known_answers: Count)
 
 @pytest.mark.parametrize("algorithm", ML_DSA_FILES)
 def test_ml_dsa_known_answers(algorithm: Algorithm, count_known_answers: Count) -> None:
-    """Every published seed gives the published key, under which the published signature holds.
+    """Every published seed gives the published key, which verifies the published signature.
 
-    Our signatures are hedged, so they cannot equal the published ones; they hold as well.
+    Our signatures are hedged, so they differ from the published ones, but verify too.
     """
     held = 0
     size = ALGORITHMS[algorithm].output_size
@@ -197,7 +196,7 @@ def test_ml_dsa_known_answers(algorithm: Algorithm, count_known_answers: Count) 
 
 @pytest.mark.parametrize("algorithm", ML_DSA_FILES)
 def test_ml_dsa_refuses_what_differs_from_the_published(algorithm: Algorithm) -> None:
-    """No published signature holds for another message, context, key, size, or if changed."""
+    """A published signature is refused for another message, context, key or size, or a change."""
     size = ALGORITHMS[algorithm].output_size
     refused = 0
     neighbour = None
@@ -247,7 +246,7 @@ def test_composite_known_answers(read_vectors: Vectors, count_known_answers: Cou
 
 
 def test_composite_contexts_and_messages_are_bound(read_vectors: Vectors) -> None:
-    """A composite signature holds for no other message and no other context."""
+    """A composite signature is valid for no other message and no other context."""
     scheme = SCHEMES[Algorithm.COMPOSITE_ML_DSA]
     cases = _composite_cases(read_vectors)
     assert {bool(case["context"]) for case in cases} == {True, False}
@@ -264,7 +263,7 @@ def test_composite_contexts_and_messages_are_bound(read_vectors: Vectors) -> Non
 
 
 def test_composite_needs_both_halves(read_vectors: Vectors) -> None:
-    """With either half replaced by a valid one of other bytes, or missing, nothing holds."""
+    """A composite signature with either half replaced or missing is invalid."""
     scheme = SCHEMES[Algorithm.COMPOSITE_ML_DSA]
     for case in _composite_cases(read_vectors):
         private, public = scheme.load_seed(Secret(case["sk"])), scheme.load_public(case["pk"])

@@ -61,20 +61,20 @@ def test_a_new_enough_library_is_taken(openssl_library: str) -> None:
 
 
 def test_an_old_library_is_refused(old_library: str) -> None:
-    """A libcrypto before 3.5 is refused; the message names what is needed and what was found."""
+    """A libcrypto before 3.5 is refused; the message has the required and the found version."""
     with pytest.raises(ConfigError, match=r"needs OpenSSL 3\.5 or later; .* is [0-3]\.\d+\.\d+"):
         OpenSsl(old_library)
 
 
 def test_the_systems_library_is_the_default(old_library: str) -> None:
-    """Without a configured library the system's libcrypto is checked, and refused if it is old."""
+    """Without a configured library the system's is used if it is new enough."""
     with pytest.raises(ConfigError, match=r"needs OpenSSL 3\.5 or later"):
         OpenSsl()
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "text", "another library"])
 def test_what_is_no_libcrypto_is_refused(kind: str, tmp_path: Path) -> None:
-    """A file that is missing, empty, no library, or another library is refused by its name."""
+    """A missing, empty, invalid or different library file is refused by name."""
     path = tmp_path / "libcrypto.so"
     if kind == "empty":
         path.touch()
@@ -90,7 +90,7 @@ def test_what_is_no_libcrypto_is_refused(kind: str, tmp_path: Path) -> None:
 def test_a_key_service_without_its_library_does_not_start(
     start_key_service: Start, tmp_path: Path
 ) -> None:
-    """A key service that is to use a missing library ends with status 78 and says which."""
+    """A key service with a missing library ends with status 78 and names it."""
     missing = tmp_path / "no-libcrypto.so"
     process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{missing}"\n')
     assert process.wait(SECONDS) == os.EX_CONFIG
@@ -114,7 +114,7 @@ def test_a_key_service_with_an_old_library_does_not_start(
 
 @pytest.mark.parametrize("chosen", ["openssl", "pqcrypto"])
 def test_the_system_s_library_is_taken_where_it_is_there(chosen: str) -> None:
-    """Without a setting SLH-DSA is OpenSSL's where the system's has it, and else pqcrypto's."""
+    """Without a setting SLH-DSA uses the system's OpenSSL if possible, else pqcrypto."""
     has_it = _version(_system_library()) >= OLDEST
     assert is_installed() == has_it
     assert worker_settings(SETTINGS).slh_dsa == ("openssl" if has_it else "pqcrypto")
@@ -122,7 +122,7 @@ def test_the_system_s_library_is_taken_where_it_is_there(chosen: str) -> None:
 
 
 def test_a_named_library_is_taken_or_refused(tmp_path: Path) -> None:
-    """A library that somebody named is never replaced by pqcrypto."""
+    """A configured library is never replaced by pqcrypto."""
     missing = str(tmp_path / "libcrypto.so")
     workers = worker_settings(structs.replace(SETTINGS, openssl_library=missing))
     assert workers == WorkerSettings("openssl", missing)
@@ -169,7 +169,7 @@ class Glitching(OpenSsl):
     """OpenSSL with one signature replaced by another valid one, from another randomizer."""
 
     faulty: int | None = None
-    """Which signature, from 0."""
+    """The number of the signature, from 0."""
     count = 0
 
     def _sign(
@@ -188,7 +188,7 @@ class Glitching(OpenSsl):
 
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_a_fault_that_verifies_releases_no_signature(openssl_library: str, faulty: int) -> None:
-    """Of two signatures by one randomizer one that differs is refused, although both verify."""
+    """If two signatures with one randomizer differ, none is returned, although both verify."""
     library, algorithm = Glitching(openssl_library), Algorithm.SLH_DSA_SHA2_128F
     private_key = library.generate(algorithm)
     public_key = private_key[PARAMETER_SETS[algorithm].public_key :]
@@ -203,7 +203,7 @@ def test_a_fault_that_verifies_releases_no_signature(openssl_library: str, fault
 
 
 def test_signatures_stay_hedged(openssl_library: str) -> None:
-    """A randomizer gives one signature, and each signature has a randomizer of its own."""
+    """A randomizer gives one signature, and each signature has its own randomizer."""
     library, algorithm = OpenSsl(openssl_library), Algorithm.SLH_DSA_SHA2_128F
     private_key = library.generate(algorithm)
     same = {library._sign(algorithm, private_key, b"t", b"c", bytes(16)) for _ in range(2)}

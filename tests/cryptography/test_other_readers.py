@@ -1,7 +1,7 @@
-"""Public keys and signatures as Bouncy Castle and Go read them, which share no code with pqkeep.
+"""Public keys and signatures, read by Bouncy Castle and Go, which share no code with pqkeep.
 
-Bouncy Castle comes from Maven's repository, with the version in readers/pom.xml. Where a tool is
-missing the test is skipped.
+Bouncy Castle comes from Maven's repository, in the version of readers/pom.xml. Without a tool its
+tests are skipped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _tool(name: str) -> str:
 
 
 def _responses(words: list[str | Path], lines: list[str], folder: Path) -> list[list[str]]:
-    """Return the words of each line that a reader answers."""
+    """Return the words of each line of a reader's output."""
     ended = subprocess.run(
         words,
         input="\n".join(lines) + "\n",
@@ -69,7 +69,7 @@ def _responses(words: list[str | Path], lines: list[str], folder: Path) -> list[
 
 @pytest.fixture(scope="module")
 def bouncy_castle(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
-    """The words that run the reader in Java."""
+    """The command line of the Java reader."""
     java, maven = _tool("java"), _tool("mvn")
     folder = tmp_path_factory.mktemp("libraries")
     copy = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -86,7 +86,7 @@ def bouncy_castle(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
 def test_bouncy_castle_reads_public_keys_and_signatures(
     bouncy_castle: list[str | Path], tmp_path: Path
 ) -> None:
-    """It names each algorithm, writes the same DER, and verifies; a changed message does not."""
+    """It recognizes each algorithm, writes the same DER, and verifies only the right message."""
     schemes = signature_schemes(Pqcrypto())
     lines: list[str] = []
     expected: list[list[str]] = []
@@ -104,7 +104,7 @@ def test_bouncy_castle_reads_public_keys_and_signatures(
 def test_bouncy_castle_encapsulates_to_public_keys(
     bouncy_castle: list[str | Path], tmp_path: Path
 ) -> None:
-    """What it encapsulates to a key's DER is recovered with the private key."""
+    """Its encapsulation to a key's DER is recovered with the private key."""
     pairs: dict[Algorithm, Any] = {each: KEMS[each].generate() for each in KEM_NAMES}
     encoded = {
         each: public_keys.to_der(each, private.public_bytes()).hex()
@@ -119,7 +119,7 @@ def test_bouncy_castle_encapsulates_to_public_keys(
 
 
 def test_go_encapsulates_to_public_keys(tmp_path: Path) -> None:
-    """Go's library reads the PEM, and what it encapsulates is recovered with the private key."""
+    """Go reads the PEM, and its encapsulation is recovered with the private key."""
     go = _tool("go")
     pairs: dict[Algorithm, Any] = {each: KEMS[each].generate() for each in KEM_NAMES}
     lines = [

@@ -1,4 +1,4 @@
-"""Tampering, separation and sizes over HTTP: one documented code each, never a fault of ours."""
+"""Tampering, separation and sizes over HTTP: one documented code each, never a fault."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ def _flipped(data: bytes, position: int) -> bytes:
 
 
 def _damaged(blob: bytes, first: int) -> Iterator[bytes]:
-    """Yield a blob with a flipped bit on each side of its parts' borders, and lengthened."""
+    """Yield a ciphertext with flipped bits at the borders of its parts, and lengthened ones."""
     for position in (0, first - 1, first, first + NONCE - 1, first + NONCE, -TAG - 1, -TAG, -1):
         yield _flipped(blob, position)
     yield blob + b"\0"
@@ -112,14 +112,14 @@ def _damaged(blob: bytes, first: int) -> Iterator[bytes]:
 
 
 def _cut(blob: bytes, first: int) -> Iterator[bytes]:
-    """Yield a blob cut at its parts' borders."""
+    """Yield a ciphertext cut at the borders of its parts."""
     for size in (0, 1, first - 1, first, first + NONCE, first + NONCE + TAG - 1):
         yield blob[:size]
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_damaged_ciphertext_has_one_code(algorithm: Algorithm, post: Post) -> None:
-    """Flipped, cut or lengthened at any part's border: decrypt answers 400 ERR_KEM_002."""
+    """A flipped bit or another length at any part's border is 400 ERR_KEM_002 for decrypt."""
     size = ALGORITHMS[algorithm].output_size
     made = _ciphertext(post, algorithm)
     assert _bytes(_decrypt(post, algorithm, made), "plaintext") == DATA
@@ -130,9 +130,9 @@ def test_a_damaged_ciphertext_has_one_code(algorithm: Algorithm, post: Post) -> 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
 def test_a_damaged_wrapped_key_has_one_code(algorithm: Algorithm, post: Post) -> None:
-    """Unwrap answers 400 ERR_KEM_012 to a damaged wrapped key, ERR_KEM_011 to one too short.
+    """Unwrap of a damaged wrapped key is 400 ERR_KEM_012, of a short one ERR_KEM_011.
 
-    One too short that has a size of the other algorithm's is a mismatch of algorithms.
+    A short one of another algorithm's size is an algorithm mismatch.
     """
     size = ALGORITHMS[algorithm].output_size
     made = _wrapped(post, algorithm)
@@ -152,7 +152,7 @@ def test_a_damaged_wrapped_key_has_one_code(algorithm: Algorithm, post: Post) ->
 def test_a_kem_ciphertext_of_no_algorithms_size_has_one_code(
     algorithm: Algorithm, post: Post
 ) -> None:
-    """Decapsulate answers 400 ERR_KEM_002 to every size that no KEM has."""
+    """Decapsulate is 400 ERR_KEM_002 for every size that no KEM has."""
     size = ALGORITHMS[algorithm].output_size
     made = _kem_ciphertext(post, algorithm)
     for other in (b"", made[:1], made[: size - 1], made + b"\0", made + made):
@@ -162,7 +162,7 @@ def test_a_kem_ciphertext_of_no_algorithms_size_has_one_code(
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_changed_kem_ciphertext_gives_another_secret(algorithm: Algorithm, post: Post) -> None:
-    """Decapsulate answers a flipped bit with 200 and another secret: implicit rejection."""
+    """Decapsulate of a flipped bit is 200 with another secret: implicit rejection."""
     body: Body = {"algorithm": algorithm, "key_version": 1}
     made = post("/kem/encapsulate", body)
     ciphertext, secret = _bytes(made, "kem_ciphertext"), _bytes(made, "shared_secret")
@@ -177,7 +177,7 @@ def test_a_changed_kem_ciphertext_gives_another_secret(algorithm: Algorithm, pos
 
 @pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
 def test_a_low_order_point_has_one_code(point: bytes, post: Post) -> None:
-    """X-Wing with an X25519 half of low order is 400 ERR_KEM_002, and ERR_KEM_012 on unwrap."""
+    """X-Wing with an X25519 part of low order is 400 ERR_KEM_002, and ERR_KEM_012 for unwrap."""
     ciphertext = _kem_ciphertext(post, Algorithm.X_WING)[:M_CIPHERTEXT] + point
     answer = _decapsulate(post, Algorithm.X_WING, ciphertext)
     assert _refusal(answer) == (400, "ERR_KEM_002", "kem_ciphertext")
@@ -190,7 +190,7 @@ def test_a_low_order_point_has_one_code(point: bytes, post: Post) -> None:
 @pytest.mark.parametrize("algorithm", QUICK_SIGNATURES)
 @pytest.mark.parametrize("kind", ["message", "hash"])
 def test_a_damaged_signature_is_not_valid(algorithm: Algorithm, kind: str, post: Post) -> None:
-    """Verify and verify-hash answer 200 and false to a changed, cut or lengthened signature."""
+    """Verify and verify-hash are 200 and false for a changed, cut or lengthened signature."""
     body: Body = {"algorithm": algorithm, "key_version": 1, kind: _text(DATA)}
     sign, verify = "/signature/sign", "/signature/verify"
     if kind == "hash":
@@ -207,7 +207,7 @@ def test_a_damaged_signature_is_not_valid(algorithm: Algorithm, kind: str, post:
 
 
 def test_signatures_are_for_one_endpoint(post: Post) -> None:
-    """Over HTTP, sign's signature fails verify-hash, and sign-hash's fails verify: 200, false."""
+    """A signature of sign is invalid for verify-hash, and one of sign-hash for verify."""
     for algorithm in QUICK_SIGNATURES:
         named: Body = {"algorithm": algorithm, "key_version": 1}
         over_message: Body = {**named, "message": _text(DATA)}
@@ -228,7 +228,7 @@ def test_signatures_are_for_one_endpoint(post: Post) -> None:
 def test_another_kems_ciphertext_is_a_mismatch(
     made_with: Algorithm, named: Algorithm, post: Post
 ) -> None:
-    """Decrypt and decapsulate name the field algorithm where another KEM made what they get."""
+    """Decrypt and decapsulate name the field algorithm for another KEM's ciphertext."""
     for data in (b"", DATA):
         blob = _ciphertext(post, made_with, data)
         assert _refusal(_decrypt(post, named, blob)) == MISMATCH
@@ -241,16 +241,16 @@ def test_another_kems_ciphertext_is_a_mismatch(
 def test_a_key_wrapped_with_another_kem_is_a_mismatch(
     made_with: Algorithm, size: int, post: Post
 ) -> None:
-    """Unwrap names the field algorithm for a key of each size that the other KEM wrapped."""
+    """Unwrap names the field algorithm for a key of each size wrapped by the other KEM."""
     (named,) = set(WRAPPING) - {made_with}
     blob = _wrapped(post, made_with, DATA[:size])
     assert _refusal(_unwrap(post, named, blob)) == MISMATCH
 
 
 def test_an_algorithm_of_another_kind_is_named(post: Post) -> None:
-    """Each operation answers 400 ERR_INVALID_001, field algorithm, to each one it does not have.
+    """An operation is 400 ERR_INVALID_001, field algorithm, for an algorithm that it lacks.
 
-    That is before it looks at any other field.
+    This check comes before all other fields.
     """
     refused = 0
     for operation, path in PATHS.items():
@@ -266,7 +266,7 @@ def test_an_algorithm_of_another_kind_is_named(post: Post) -> None:
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
 def test_keys_of_five_sizes_can_be_wrapped(algorithm: Algorithm, post: Post) -> None:
-    """Wrap takes 16, 24, 32, 48 and 64 bytes; every other size to 80 is 400 ERR_KEM_010."""
+    """Wrap accepts 16, 24, 32, 48 and 64 bytes; other sizes up to 80 are 400 ERR_KEM_010."""
     for size in range(81):
         key = bytes(size)
         body: Body = {"algorithm": algorithm, "key_version": 1, "symmetric_key": _text(key)}
@@ -281,7 +281,7 @@ def test_keys_of_five_sizes_can_be_wrapped(algorithm: Algorithm, post: Post) -> 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
 def test_the_short_paths_are_the_long_ones(algorithm: Algorithm, post: Post) -> None:
-    """What either path of wrap makes opens on both of unwrap; errors are the same on both."""
+    """Results of either path of wrap open on both paths of unwrap, with equal errors."""
     body: Body = {"algorithm": algorithm, "key_version": 1, "symmetric_key": _text(DATA)}
     for wrap in ("/kem/wrap", "/kem/key/wrap"):
         answer = post(wrap, body)
@@ -308,12 +308,12 @@ REST: dict[str, Body] = {
     "sign-hash": {"key_version": 1},
     "verify-hash": {"key_version": 1, "signature": ""},
 }
-"""What else a request says."""
+"""The other fields of a request."""
 
 
 @pytest.mark.parametrize("operation", ["sign-hash", "verify-hash"])
 def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
-    """Every size but the hash function's own, to 80 bytes, is 400 ERR_SIG_011."""
+    """A digest of another size than its hash function's, up to 80 bytes, is 400 ERR_SIG_011."""
     for hash_algorithm in HashAlgorithm:
         for size in set(range(81)) - {DIGEST_SIZE[hash_algorithm]}:
             body: Body = {"hash": _text(bytes(size)), "hash_algorithm": hash_algorithm}
@@ -328,7 +328,7 @@ def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
     ids=repr,
 )
 def test_other_hash_functions_are_refused(operation: str, name: object, post: Post) -> None:
-    """A hash function other than the three, in any spelling, is 400 ERR_SIG_010."""
+    """An unknown hash function, or another spelling, is 400 ERR_SIG_010."""
     for size in DIGEST_SIZE.values():
         body: Body = {"hash": _text(bytes(size)), "hash_algorithm": name}
         answer = post("/signature/" + operation, {**body, **REST[operation]})
@@ -338,7 +338,7 @@ def test_other_hash_functions_are_refused(operation: str, name: object, post: Po
 def test_another_tenants_blobs_do_not_open(
     post: Post, new_tenant_with_keys: Callable[[], Post]
 ) -> None:
-    """Another tenant's ciphertext and wrapped key get the codes of damaged ones."""
+    """Another tenant's ciphertext and wrapped key have the codes of damaged ones."""
     stranger = new_tenant_with_keys()
     for algorithm in KEMS:
         answer = _decrypt(stranger, algorithm, _ciphertext(post, algorithm))
@@ -349,7 +349,7 @@ def test_another_tenants_blobs_do_not_open(
 
 
 def test_wrapped_keys_and_ciphertexts_are_not_the_same(post: Post) -> None:
-    """Over HTTP a wrapped key does not decrypt, and a ciphertext does not unwrap."""
+    """A wrapped key does not decrypt, and a ciphertext does not unwrap."""
     for algorithm in WRAPPING:
         answer = _decrypt(post, algorithm, _wrapped(post, algorithm))
         assert _refusal(answer) == (400, "ERR_KEM_002", "ciphertext")

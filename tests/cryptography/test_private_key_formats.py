@@ -1,4 +1,4 @@
-"""Private keys as OpenSSL writes them."""
+"""Private keys in OpenSSL's encoding."""
 
 import ctypes
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from pqkeep_protocol.public_keys import algorithm_identifier
 
 
 def test_slh_dsa_keys_of_openssl(openssl_library: str) -> None:
-    """OpenSSL's SLH-DSA private keys are decoded to what it holds."""
+    """OpenSSL's SLH-DSA private keys are decoded to the same key."""
     crypto = ctypes.CDLL(openssl_library)
     crypto.EVP_PKEY_Q_keygen.restype = c_void_p
     crypto.EVP_PKEY_Q_keygen.argtypes = [c_void_p, c_void_p, c_char_p]
@@ -62,7 +62,7 @@ def document(
 
 
 def decoded(algorithm: Algorithm, data: bytes, public_key: bytes = b"") -> bytes | ErrorKind:
-    """Return the seed of a document that matches a public key, or the reason of a refusal."""
+    """Return the seed of a document with a matching public key, or the reason of a refusal."""
     try:
         private_key = decode_pkcs8(algorithm, Secret(data))
         if public_key:
@@ -73,14 +73,14 @@ def decoded(algorithm: Algorithm, data: bytes, public_key: bytes = b"") -> bytes
 
 
 def public_key_of(algorithm: Algorithm) -> bytes:
-    """Return the public key of the algorithm's seed in SEEDS, by the library cryptography."""
+    """Return the public key of the algorithm's seed in SEEDS, computed by cryptography."""
     key = LIBRARY[algorithm].from_seed_bytes(SEEDS[algorithm])
     return bytes(key.public_key().public_bytes_raw())
 
 
 @pytest.fixture(scope="module")
 def expanded(openssl_library: str) -> Callable[[Algorithm], bytes]:
-    """Return the expanded private key of a seed in SEEDS, by OpenSSL."""
+    """Return the expanded private key of a seed in SEEDS, computed by OpenSSL."""
     crypto = ctypes.CDLL(openssl_library)
     crypto.d2i_AutoPrivateKey.restype = c_void_p
     crypto.d2i_AutoPrivateKey.argtypes = [c_void_p, c_void_p, ctypes.c_long]
@@ -102,14 +102,14 @@ def expanded(openssl_library: str) -> Callable[[Algorithm], bytes]:
 
 
 def both(algorithm: Algorithm, expanded_key: bytes) -> bytes:
-    """Return the form of the seed with an expanded key."""
+    """Return the form with a seed and an expanded key."""
     parts = der(OCTET_STRING, SEEDS[algorithm]) + der(OCTET_STRING, expanded_key)
     return document(algorithm, der(SEQUENCE, parts))
 
 
 @pytest.mark.parametrize("algorithm", KEY_PAIRS)
 def test_each_container_of_a_seed_is_read(algorithm: Algorithm) -> None:
-    """A seed is read bare, in a further octet string, with attributes, and with its public key."""
+    """A seed is read alone, in another octet string, with attributes, and with its public key."""
     seed = SEEDS[algorithm]
     public_key = bytes(ALGORITHMS[algorithm].public_key_size)
     forms = [seed, der(OCTET_STRING, seed)]
@@ -132,9 +132,9 @@ def test_each_container_of_a_seed_is_read(algorithm: Algorithm) -> None:
 def test_a_seed_with_its_expanded_key_is_compared(
     algorithm: Algorithm, expanded: Callable[[Algorithm], bytes]
 ) -> None:
-    """The seed is read where the expanded key is its own, and refused where one of its parts differs.
+    """The seed is read if the expanded key matches, and refused if any part differs.
 
-    Compared are ek, H(ek) and z of ML-KEM, and rho, K and tr of ML-DSA.
+    ek, H(ek) and z of ML-KEM, and rho, K and tr of ML-DSA, are compared.
     """
     own, public_key = expanded(algorithm), public_key_of(algorithm)
     assert decoded(algorithm, both(algorithm, own), public_key) == SEEDS[algorithm]
@@ -157,7 +157,7 @@ def test_a_seed_with_its_expanded_key_is_compared(
 
 @expanding
 def test_an_expanded_key_alone_is_named(algorithm: Algorithm) -> None:
-    """An expanded key without a seed is refused as that, in each container, with a public key too."""
+    """An expanded key without a seed is refused by name, in each container, with or without a public key."""
     data = bytes(EXPANDED_SIZE[algorithm])
     with_public_key = data + bytes(ALGORITHMS[algorithm].public_key_size)
     for form in (der(OCTET_STRING, data), data, with_public_key):
@@ -166,7 +166,7 @@ def test_an_expanded_key_alone_is_named(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", KEY_PAIRS)
 def test_every_other_document_is_refused_by_its_kind(algorithm: Algorithm) -> None:
-    """Cut, longer, damaged, empty, another algorithm's, another version, unknown or repeated parts."""
+    """Other documents are refused by kind: cut, too long, damaged, empty, foreign, or with wrong parts."""
     seed = SEEDS[algorithm]
     good = document(algorithm, der(OCTET_STRING, seed))
     others = [other for other in KEY_PAIRS if other is not algorithm]

@@ -1,4 +1,4 @@
-"""Public keys as DER, PEM and JWK, read and written by others: cryptography, asn1crypto, OpenSSL."""
+"""Public keys as DER, PEM and JWK, read and written by cryptography, asn1crypto and OpenSSL."""
 
 import ctypes
 import json
@@ -53,7 +53,7 @@ OBJECT_IDENTIFIERS: Mapping[Algorithm, str] = {
     Algorithm.X_WING: "1.3.6.1.4.1.62253.25722",
     Algorithm.COMPOSITE_ML_DSA: "1.3.6.1.5.5.7.6.45",
 }
-"""As the RFCs and drafts have them."""
+"""The identifiers of the RFCs and drafts."""
 KNOWN_TO_CRYPTOGRAPHY = {
     Algorithm.ML_KEM_768: MLKEM768PublicKey,
     Algorithm.ML_KEM_1024: MLKEM1024PublicKey,
@@ -67,7 +67,7 @@ KNOWN_TO_OPENSSL: Mapping[Algorithm, str] = {
     Algorithm.ML_DSA_87: "ML-DSA-87",
     **{each: each.value for each in PARAMETER_SETS},
 }
-"""What OpenSSL calls the key types that it has."""
+"""OpenSSL's names of its key types."""
 
 every_algorithm = pytest.mark.parametrize("algorithm", KEY_PAIRS)
 
@@ -104,7 +104,7 @@ class _PublicKey(core.Sequence):
 def test_der_is_subject_public_key_info(
     algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]
 ) -> None:
-    """A general DER reader finds the standard's identifier, no parameters, and the bare key."""
+    """A general DER reader finds the standard's identifier, no parameters, and the raw key."""
     key = new_key(algorithm)
     read: Any = cast("Any", _PublicKey).load(public_keys.to_der(algorithm, key), strict=True)
     assert read["algorithm"]["algorithm"].native == OBJECT_IDENTIFIERS[algorithm]
@@ -115,7 +115,7 @@ def test_der_is_subject_public_key_info(
 
 @every_algorithm
 def test_pem_is_der_in_base64(algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]) -> None:
-    """A general PEM reader finds a PUBLIC KEY with the same DER; our own reads both back."""
+    """A general PEM reader finds a PUBLIC KEY with the same DER; our reader reads both."""
     key = new_key(algorithm)
     text, data = public_keys.to_pem(algorithm, key), public_keys.to_der(algorithm, key)
     assert cast("Any", pem).unarmor(text.encode()) == ("PUBLIC KEY", {}, data)
@@ -175,7 +175,7 @@ def test_openssl_reads_it(
 
 @every_algorithm
 def test_one_encoding_is_taken(algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]) -> None:
-    """DER that is cut, longer, or differs anywhere before the key is no public key."""
+    """DER that is cut, too long, or changed before the key is refused."""
     key = new_key(algorithm)
     data = public_keys.to_der(algorithm, key)
     head = len(data) - len(key)
@@ -205,7 +205,7 @@ assert public_keys.from_pem(PEM) == (Algorithm.SLH_DSA_SHA2_128S, bytes(32))
     ],
 )
 def test_pem_has_text_around_it_and_white_space_in_it(text: str) -> None:
-    """What RFC 7468 allows around and inside a block changes nothing."""
+    """Text around a PEM block and white space inside it, as in RFC 7468, change nothing."""
     assert public_keys.from_pem(text) == (Algorithm.SLH_DSA_SHA2_128S, bytes(32))
 
 
@@ -237,14 +237,14 @@ def test_pem_has_text_around_it_and_white_space_in_it(text: str) -> None:
     ],
 )
 def test_what_pem_is_instead_is_named(text: str, named: str) -> None:
-    """Anything but one whole block with the right label is refused, and the error names it."""
+    """Anything except one complete block with the right label is refused and named."""
     with pytest.raises(NotAPublicKeyError) as refused:
         public_keys.from_pem(text)
     assert named in str(refused.value)
 
 
 def _certified(algorithm: Algorithm, key: bytes, *, version: bool = True) -> bytes:
-    """Return a certificate of a key with a meaningless signature."""
+    """Return a certificate of a key with an invalid signature."""
     return _certificate(public_keys.to_der(algorithm, key), version=version)
 
 
@@ -276,7 +276,7 @@ def test_the_key_of_a_certificate_is_taken(
 
 
 def test_a_certificate_of_the_library_cryptography_is_read() -> None:
-    """A real certificate of an ML-DSA key has that key; of an EC key it is refused by that name."""
+    """A real certificate of an ML-DSA key gives that key; one of an EC key is refused and named."""
     now = datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
     signer = ec.generate_private_key(ec.SECP256R1())
@@ -295,7 +295,7 @@ def test_a_certificate_of_the_library_cryptography_is_read() -> None:
 
 
 def _elsewhere() -> Iterator[tuple[bytes, str]]:
-    """Yield DER documents that are no public key of an algorithm that is here, with their names."""
+    """Yield DER documents without a supported public key, with their names."""
     curve = ec.generate_private_key(ec.SECP256R1())
     edwards = ed25519.Ed25519PrivateKey.generate()
     modulus = rsa.generate_private_key(65537, 2048)
@@ -347,7 +347,7 @@ def _elsewhere() -> Iterator[tuple[bytes, str]]:
 
 
 def test_what_der_is_instead_is_named() -> None:
-    """Keys of other algorithms, private keys, requests and garbage are refused by their names."""
+    """Keys of other algorithms, private keys, requests and garbage are refused and named."""
     for data, named in _elsewhere():
         with pytest.raises(NotAPublicKeyError) as refused:
             public_keys.from_der(data)
@@ -361,7 +361,7 @@ def _jwk(**members: object) -> dict[str, object]:
 
 
 def test_a_jwk_is_read_with_and_without_other_members() -> None:
-    """kty, alg and pub are what counts; kid, use and what is not known are not read."""
+    """kty, alg and pub matter; kid, use and unknown members are ignored."""
     for more in ({}, {"kid": "x", "use": "enc", "key_ops": [], "x": {}}):
         assert public_keys.from_jwk(_jwk(**more)) == (Algorithm.ML_DSA_65, bytes(1952))
 
@@ -406,7 +406,7 @@ def test_what_a_jwk_is_instead_is_named(members: dict[str, object], named: str) 
     ],
 )
 def test_the_thumbprints_of_rfc_9964(algorithm: Algorithm, kid: str) -> None:
-    """The key of the seed that is all zeros has the kid of RFC 9964, appendix A.1."""
+    """The key of the all-zero seed has the kid of RFC 9964, appendix A.1."""
     scheme = signature_schemes(Pqcrypto())[algorithm]
     made = public_keys.to_jwk(algorithm, scheme.load_seed(Secret(bytes(32))).public_bytes())
     assert made.kid == kid
@@ -416,7 +416,7 @@ def test_the_thumbprints_of_rfc_9964(algorithm: Algorithm, kid: str) -> None:
 def test_a_jwk_has_its_thumbprint_as_kid(
     algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]
 ) -> None:
-    """A JWK is an AKP key with the raw key, and its kid the thumbprint."""
+    """A JWK is an AKP key with the raw key, and its kid is the thumbprint."""
     key = new_key(algorithm)
     made = public_keys.to_jwk(algorithm, key)
     assert (made.kty, made.use) == ("AKP", "sig")

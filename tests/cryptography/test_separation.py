@@ -1,4 +1,4 @@
-"""What was made for one purpose, version, tenant, algorithm or hash serves no other.
+"""Results for one purpose, version, tenant, algorithm or hash work for no other.
 
 In process, through the real operations.
 """
@@ -103,7 +103,7 @@ def _wrapped(
 def test_a_wrapped_key_never_decrypts(
     algorithm: Algorithm, size: int, execute: Execute, tenant: TenantId
 ) -> None:
-    """Of each size: unwrap returns it, decrypt refuses it; a ciphertext of it never unwraps."""
+    """Decrypt refuses a wrapped key of each size, and unwrap refuses a ciphertext of the key."""
     key = DIGEST[:size]
     wrapped = _wrapped(execute, tenant, algorithm, ONE, key)
     ciphertext = _ciphertext(execute, tenant, algorithm, ONE, key)
@@ -155,7 +155,7 @@ def test_a_wrapped_key_opens_under_its_own_version_only(
 def test_secrets_are_of_one_version_and_one_tenant(
     algorithm: Algorithm, execute: Execute, rotated: TenantId, tenant: TenantId
 ) -> None:
-    """An encapsulation gives its secret to its own key only; any other gets another."""
+    """An encapsulation gives its secret only to its own key; any other key gets another secret."""
     (made,) = execute([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
     assert isinstance(made, Encapsulated)
     secrets = [
@@ -203,7 +203,7 @@ def test_a_blob_opens_for_its_own_tenant_only(
 def test_another_kems_blob_is_a_mismatch(
     made_with: Algorithm, named: Algorithm, execute: Execute, rotated: TenantId
 ) -> None:
-    """Decrypt says ALGORITHM_MISMATCH for another KEM's blob of that version, and for no other."""
+    """Decrypt returns ALGORITHM_MISMATCH only for another KEM's ciphertext of that version."""
     blobs = [_ciphertext(execute, rotated, made_with, TWO, DIGEST[:size]) for size in (0, 16, 64)]
     blob = blobs[-1]
     damaged = blob[:-1] + bytes((blob[-1] ^ 1,))
@@ -230,7 +230,7 @@ def test_a_key_wrapped_with_another_kem_is_a_mismatch(
     execute: Execute,
     tenant: TenantId,
 ) -> None:
-    """Unwrap says ALGORITHM_MISMATCH for a key of each size that another KEM wrapped."""
+    """Unwrap returns ALGORITHM_MISMATCH for a key of each size wrapped by another KEM."""
     wrapped = _wrapped(execute, tenant, made_with, ONE, DIGEST[:size])
     request = Unwrap(tenant=tenant, algorithm=named, version=ONE, wrapped_key=wrapped)
     assert execute([request]) == [ErrorKind.ALGORITHM_MISMATCH]
@@ -240,7 +240,7 @@ def test_a_key_wrapped_with_another_kem_is_a_mismatch(
 def test_another_algorithms_damaged_key_changes_no_answer(
     damaged: Algorithm, serve: Serve, tmp_path: Path
 ) -> None:
-    """A tampered blob is answered the same where the tenant's key of another KEM is damaged."""
+    """A damaged key of another KEM does not change the response to a tampered ciphertext."""
     tenant, database = TenantId(uuid4()), tmp_path / "keys.sqlite3"
     request = Decrypt(
         tenant=tenant, algorithm=Algorithm.X_WING, version=ONE, ciphertext=bytes(1200)
@@ -259,7 +259,7 @@ def test_another_algorithms_damaged_key_changes_no_answer(
 
 
 def _every_operation(tenant: TenantId, algorithm: Algorithm) -> list[AnyRequest]:
-    """Return a request for each operation, well-formed but perhaps for its algorithm."""
+    """Return a request for each operation, valid except for its algorithm."""
     named: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm, "version": ONE}
     data = bytes(64)
     return [
@@ -300,7 +300,7 @@ def _verify_hash(
 
 
 def test_an_algorithm_of_another_kind_is_unsupported(execute: Execute, tenant: TenantId) -> None:
-    """Each operation refuses each algorithm that does not have it: UNSUPPORTED."""
+    """Each operation refuses algorithms that it lacks: UNSUPPORTED."""
     wrong = [
         request
         for algorithm in Algorithm
@@ -324,9 +324,9 @@ def signatures(execute: Execute, tenant: TenantId) -> dict[Algorithm, bytes]:
 def test_signatures_are_for_one_endpoint_and_one_hash(
     algorithm: Algorithm, signatures: dict[Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
-    """Signatures over messages and over digests never stand in for each other.
+    """Signatures over messages and over digests never replace each other.
 
-    The message is what sign-hash signs, byte for byte, and the digest is a message as well.
+    The message is the exact input of sign-hash, and the digest is also signed as a message.
     """
     digest = DIGEST[:32]
     used = HashAlgorithm.SHA_256
@@ -378,9 +378,9 @@ def test_the_hash_function_is_bound(
     execute: Execute,
     tenant: TenantId,
 ) -> None:
-    """A signature under one hash function holds under no other, for the same bytes of digest.
+    """A signature under one hash function is invalid under another, for the same digest.
 
-    The gateway refuses such a digest by its size already; this is one layer below.
+    The gateway already refuses such a digest by its size; this is one layer below.
     """
     responses = execute(
         [
@@ -401,7 +401,7 @@ def test_the_hash_function_is_bound(
 def test_another_algorithms_signature_does_not_hold(
     signatures: dict[Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
-    """A signature of each algorithm is refused by each other one's key."""
+    """A signature of each algorithm is refused by each other algorithm's key."""
     responses = execute(
         [
             _verify_hash(tenant, named, HashAlgorithm.SHA_256, signatures[signed_with])

@@ -1,8 +1,8 @@
 """SLH-DSA: two implementations of ours, an independent third, and recorded answers.
 
-The third is the package slh-dsa. It takes raw keys and contexts. It signs slowly (seconds for the
-small sets): ``make test`` lets it sign with 128f, with PQKEEP_EXHAUSTIVE set with every one. Our own
-signatures take up to a second each; tests that change nothing in them share them.
+The third is the package slh-dsa, with raw keys and contexts. It is slow (seconds for the small
+sets): ``make test`` signs with 128f only, PQKEEP_EXHAUSTIVE with all sets. Our own signatures take
+up to a second, so tests that do not change them share them.
 """
 
 import os
@@ -51,7 +51,7 @@ Signed = Callable[[Implementation, Algorithm, bytes, bytes], tuple[bytes, bytes]
 
 @pytest.fixture(scope="module", params=["pqcrypto", "openssl"])
 def implementation(request: pytest.FixtureRequest) -> Implementation:
-    """Return each implementation in turn; OpenSSL's where there is a library."""
+    """Return each implementation in turn; OpenSSL's if there is a library."""
     if request.param == "pqcrypto":
         return PQCRYPTO
     return OpenSsl(request.getfixturevalue("openssl_library"))
@@ -59,7 +59,7 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 
 @pytest.fixture(scope="module")
 def signed() -> Signed:
-    """Return a new private key and its signature of a message with a context: once made, the same."""
+    """Return a new private key with its signature of a message and context, made once."""
     keys: dict[tuple[Implementation, Algorithm], bytes] = {}
     signatures: dict[tuple[bytes, bytes, bytes], bytes] = {}
 
@@ -96,7 +96,7 @@ def test_recorded_signatures_hold(
     read_vectors: Vectors,
     count_known_answers: Count,
 ) -> None:
-    """A recorded signature holds, and one of ours by a recorded private key holds as well."""
+    """A recorded signature verifies, and so does a new one by the recorded private key."""
     private_key, message, context, signature = _recorded(read_vectors, algorithm)
     implementation.verify(algorithm, _public(private_key), message, context, signature)
     assert len(signature) == PARAMETER_SETS[algorithm].signature
@@ -121,7 +121,7 @@ def test_independent_deterministic_signatures_equal_the_recorded(
 
 @pytest.mark.parametrize("algorithm", SIGNED_INDEPENDENTLY)
 def test_independent_signatures_hold_here(algorithm: Algorithm, count_known_answers: Count) -> None:
-    """A randomized signature of an independent implementation, without context, holds here."""
+    """A randomized signature of an independent implementation, without context, verifies here."""
     private_key = PQCRYPTO.generate(algorithm)
     independent = SecretKey.from_digest(private_key, INDEPENDENT[algorithm])
     signature = independent.sign_pure(MESSAGE, randomize=True)
@@ -138,7 +138,7 @@ def test_our_signatures_hold_in_an_independent_implementation(
     signed: Signed,
     count_known_answers: Count,
 ) -> None:
-    """Signatures without a context and with the longest hold there, and no other message or context."""
+    """Our signatures, without and with the longest context, verify there, but not for other inputs."""
     contexts = {b"": (MESSAGE, b"another"), LONGEST_CONTEXT: (MESSAGE + b"\0", LONGEST_CONTEXT)}
     for context, wrong in contexts.items():
         private_key, signature = signed(implementation, algorithm, MESSAGE, context)
@@ -152,9 +152,9 @@ def test_our_signatures_hold_in_an_independent_implementation(
 def test_signatures_over_digests_hold_in_an_independent_implementation(
     algorithm: Algorithm, signed: Signed, count_known_answers: Count
 ) -> None:
-    """What sign-hash signs is checked there from the documented layout.
+    """Signatures of sign-hash verify there with the documented layout.
 
-    Each hash function with 128f, the fastest set; one of them with the others.
+    Each hash function is tested with 128f, the fastest set, and one with the others.
     """
     used = HashAlgorithm if algorithm is FASTEST else (HashAlgorithm.SHA_384,)
     for hash_algorithm in used:
@@ -170,7 +170,7 @@ def test_signatures_over_digests_hold_in_an_independent_implementation(
 
 @pytest.mark.parametrize("algorithm", SIGNED)
 def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) -> None:
-    """One implementation signs with the other's key, which verifies, both ways round."""
+    """Each implementation verifies the other's signatures by the same key."""
     both: tuple[Implementation, Implementation] = (PQCRYPTO, OpenSsl(openssl_library))
     for verifying, signing in permutations(both):
         generating = verifying
@@ -187,7 +187,7 @@ def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) 
 def test_wrong_input_is_refused(
     algorithm: Algorithm, implementation: Implementation, signed: Signed
 ) -> None:
-    """Another message, context or key, and every wrong size, is an InvalidSignature or ValueError."""
+    """Another message, context or key, and every wrong size, raise InvalidSignature or ValueError."""
     right = LONGEST_CONTEXT
     private_key, signature = signed(implementation, algorithm, MESSAGE, right)
     public_key, stranger = _public(private_key), _public(implementation.generate(algorithm))
@@ -226,7 +226,7 @@ def test_a_damaged_private_key_releases_no_signature(
 
 
 def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
-    """Return one position in each fifth n-byte value of a signature, or every one.
+    """Return one position in each fifth n-byte value of a signature, or in every one.
 
     A signature is R, then FORS values and paths, then WOTS+ chains and paths, of n bytes each.
     """
@@ -243,7 +243,7 @@ def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
 def test_a_signature_changed_anywhere_does_not_hold(
     algorithm: Algorithm, context: bytes, signed: Signed
 ) -> None:
-    """A flipped bit anywhere in a signature is noticed."""
+    """A flipped bit anywhere in a signature makes it invalid."""
     digest = DIGEST[: DIGEST_SIZE[HashAlgorithm.SHA_384]]
     message = represent_digest(HashAlgorithm.SHA_384, digest) if context else MESSAGE
     private_key, signature = signed(PQCRYPTO, algorithm, message, context)

@@ -1,6 +1,6 @@
-"""Whatever is changed in what the key service once produced is refused, in one documented way.
+"""Every change to a result of the key service is refused, in one documented way.
 
-In process, through the real operations. Over HTTP it is test_over_http.py.
+In process, through the real operations. test_over_http.py does the same over HTTP.
 """
 
 import os
@@ -80,7 +80,7 @@ def _wrapped(execute: Execute, tenant: TenantId, algorithm: Algorithm) -> bytes:
 
 
 def _bit_flips(data: bytes, size: int) -> list[bytes]:
-    """Return copies of data with one bit of the first ``size`` bytes flipped: every 7th, or each."""
+    """Return copies of data with one bit flipped in the first ``size`` bytes: every 7th, or each."""
     changes = []
     for bit in range(0, 8 * size, step(7)):
         changed = bytearray(data)
@@ -90,7 +90,7 @@ def _bit_flips(data: bytes, size: int) -> list[bytes]:
 
 
 def _byte_changes(data: bytes) -> list[bytes]:
-    """Return copies of data with one bit of one byte flipped, each byte in turn."""
+    """Return copies of data with one bit flipped in each byte in turn."""
     changes = []
     for position in range(len(data)):
         changed = bytearray(data)
@@ -100,7 +100,7 @@ def _byte_changes(data: bytes) -> list[bytes]:
 
 
 def _borders(data: bytes, first: int) -> Iterator[bytes]:
-    """Yield data cut or lengthened at the borders of its parts; ``first`` is the first's size."""
+    """Yield data cut or lengthened at the borders of its parts; ``first`` is the first part's size."""
     nonce = first + NONCE
     for size in (0, 1, first - 1, first, first + 1, nonce - 1, nonce, nonce + TAG - 1, nonce + TAG):
         yield data[:size]
@@ -124,7 +124,7 @@ BLOBS = [(Operation.DECRYPT, a) for a in KEMS] + [(Operation.UNWRAP, a) for a in
 def blob(
     request: pytest.FixtureRequest, execute: Execute, tenant: TenantId
 ) -> tuple[Operation, Algorithm, bytes]:
-    """Make each kind of blob with each algorithm, and see that it opens."""
+    """Make each kind of result with each algorithm, and check that it opens."""
     operation, algorithm = request.param
     make = _encrypted if operation is Operation.DECRYPT else _wrapped
     made = make(execute, tenant, algorithm)
@@ -137,7 +137,7 @@ def blob(
 def test_no_bit_of_a_kem_ciphertext_can_change_in_a_blob(
     algorithm: Algorithm, execute: Execute
 ) -> None:
-    """With any one bit of its KEM ciphertext flipped, decrypt refuses with DECRYPTION_FAILED."""
+    """With any bit of its KEM ciphertext flipped, decrypt refuses with DECRYPTION_FAILED."""
     lone = TenantId(uuid4())
     execute([GenerateKey(tenant=lone, algorithm=algorithm, quota=None)])
     made = _encrypted(execute, lone, algorithm)
@@ -151,7 +151,7 @@ def test_no_bit_of_a_kem_ciphertext_can_change_in_a_blob(
 def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
     algorithm: Algorithm, execute: Execute, tenant: TenantId
 ) -> None:
-    """With any one bit flipped, decapsulate gives another secret each time, or refuses."""
+    """With any bit flipped, decapsulate gives another secret each time, or refuses."""
     request = Encapsulate(tenant=tenant, algorithm=algorithm, version=ONE)
     (made,) = execute([request])
     assert isinstance(made, Encapsulated)
@@ -175,7 +175,7 @@ def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
 def test_no_byte_of_a_blob_can_change(
     blob: tuple[Operation, Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
-    """With any one byte of it changed, a blob is refused with DECRYPTION_FAILED."""
+    """A ciphertext with any changed byte is refused with DECRYPTION_FAILED."""
     operation, algorithm, made = blob
     requests = [_opens(operation, tenant, algorithm, changed) for changed in _byte_changes(made)]
     responses = execute(requests)
@@ -185,7 +185,7 @@ def test_no_byte_of_a_blob_can_change(
 def test_no_blob_opens_cut_or_lengthened(
     blob: tuple[Operation, Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
-    """Cut or lengthened at any border of its parts, a blob is refused with DECRYPTION_FAILED."""
+    """A ciphertext cut or lengthened at any border is refused with DECRYPTION_FAILED."""
     operation, algorithm, made = blob
     borders = list(_borders(made, ALGORITHMS[algorithm].output_size))
     responses = execute([_opens(operation, tenant, algorithm, changed) for changed in borders])
@@ -196,7 +196,7 @@ def test_no_blob_opens_cut_or_lengthened(
 def test_a_kem_ciphertext_of_another_size_is_refused(
     algorithm: Algorithm, execute: Execute, tenant: TenantId
 ) -> None:
-    """Decapsulate refuses every other size near a part's border with DECRYPTION_FAILED."""
+    """Decapsulate refuses other sizes near the borders with DECRYPTION_FAILED."""
     size = ALGORITHMS[algorithm].output_size
     sizes = {0, 1, 31, 32, 33, M_CIPHERTEXT - 1, M_CIPHERTEXT, M_CIPHERTEXT + 1}
     sizes |= {size - 1, size + 1, 2 * size, 4096}
@@ -216,7 +216,7 @@ def test_a_kem_ciphertext_of_another_size_is_refused(
 
 @pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
 def test_x_wing_refuses_low_order_points(point: bytes, execute: Execute, tenant: TenantId) -> None:
-    """An X25519 half of low order is refused by decapsulate, decrypt and unwrap alike."""
+    """An X25519 part of low order is refused by decapsulate, decrypt and unwrap."""
     blob = _encrypted(execute, tenant, Algorithm.X_WING)
     kem_ciphertext = blob[:M_CIPHERTEXT] + point
     responses = execute(
@@ -281,9 +281,9 @@ def test_no_byte_of_a_signature_can_change(
     execute: Execute,
     tenant: TenantId,
 ) -> None:
-    """With one byte of it changed (every fifth, or any), a signature is VERIFICATION_FAILED.
+    """A signature with a changed byte (every fifth, or any) is VERIFICATION_FAILED.
 
-    SLH-DSA's are changed in test_slhdsa.py, without a process in between.
+    test_slhdsa.py changes SLH-DSA's, without a process in between.
     """
     signature = _signature(execute, operation, tenant, algorithm)
     changes = _byte_changes(signature)[:: step(5)]
@@ -299,7 +299,7 @@ def test_no_signature_holds_cut_or_lengthened(
     execute: Execute,
     tenant: TenantId,
 ) -> None:
-    """Cut or lengthened at its ends or at the composite's border: VERIFICATION_FAILED."""
+    """A signature cut or lengthened at its ends or the composite's border is VERIFICATION_FAILED."""
     signature = _signature(execute, operation, tenant, algorithm)
     half = 3309
     changed = [

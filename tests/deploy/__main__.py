@@ -1,6 +1,6 @@
-"""``make debian13``, ``make debian12``: install, run and use pqkeep in a Debian of its own.
+"""``make debian13``, ``make debian12``: install, run and use pqkeep in its own Debian tree.
 
-Needs root, the network for Debian's and Python's packages, and mmdebstrap.
+Needs root, mmdebstrap, and the network for Debian's and Python's packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAMPAIGNS: Mapping[str, Callable[[Tree, Suite], Iterator[str]]] = {
 
 
 def main() -> int:
-    """Run what is named, or everything. Exit status 1: something was not as it should be."""
+    """Run the named checks, or all. Exit status 1: a check failed."""
     parser = argparse.ArgumentParser(prog="make debian13")
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("campaigns", nargs="*", choices=[[], *CAMPAIGNS])

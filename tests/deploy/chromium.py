@@ -1,4 +1,4 @@
-"""What headless Chromium says about the TLS of a page, over the DevTools protocol on a pipe."""
+"""Headless Chromium's view of a page's TLS, over the DevTools protocol on a pipe."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OPTIONS = (
     *("--no-first-run", "--user-data-dir=/root/chromium"),
 )
 COMMANDS, EVENTS = 3, 4
-"""The descriptors on which it reads and writes."""
+"""The descriptors for reading and writing."""
 SPARE = 10, 11
-"""Descriptors that are not in use yet where those two are taken."""
+"""Free descriptors, if those two are taken."""
 
 
 class Browser:
@@ -73,9 +73,9 @@ def _messages(events: IO[bytes]) -> Iterator[Message]:
 
 
 def opened(tree: Tree, url: str, spki: str) -> Message:
-    """Open a page; return the response, with ``securityDetails``, or ``errorText``.
+    """Open a page; return the response with ``securityDetails``, or ``errorText``.
 
-    ``spki`` is the SHA-256 of the certificate's key in base64, which is trusted.
+    ``spki`` is the trusted SHA-256 of the certificate's key, in base64.
     """
     with _running(tree, f"--ignore-certificate-errors-spki-list={spki}") as browser:
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]

@@ -1,4 +1,4 @@
-"""HTTPS in a Debian tree: which key exchange each client and the gateway agree on."""
+"""HTTPS in a Debian tree: the key exchange between each client and the gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ assert decrypted == b"a secret"
 
 
 def check_https(tree: Tree, suite: Suite) -> Iterator[str]:
-    """Yield what was seen, step by step. Raises CampaignError."""
+    """Yield observations, step by step. Raises CampaignError."""
     api_key = _installed(tree)
     port = free_port()
     url = f"https://localhost:{port}"
@@ -78,7 +78,7 @@ def _installed(tree: Tree) -> str:
 
 
 def install(tree: Tree) -> None:
-    """Install the wheels into an environment of their own."""
+    """Install the wheels into a new environment."""
     tree.said("python3", "-m", "venv", "/opt/pqkeep")
     offline = ("/opt/pqkeep/bin/pip", "install", "--quiet", "--no-index", "--find-links=/wheels")
     tree.said(*offline, "--require-hashes", "--requirement=/wheels/run.txt")
@@ -86,7 +86,7 @@ def install(tree: Tree) -> None:
 
 
 def own_wheels(tree: Tree) -> list[Path]:
-    """Return pqkeep's wheels, as the tree names them."""
+    """Return the paths of pqkeep's wheels inside the tree."""
     found = tree.path("/wheels").glob("pqkeep*.whl")
     return [Path("/wheels") / each.name for each in found]
 
@@ -103,7 +103,7 @@ def set_settings(tree: Tree, lines: str) -> None:
 
 @contextmanager
 def _running(tree: Tree, port: int) -> Iterator[Running]:
-    """Run both processes; yield the gateway when it answers."""
+    """Run both processes; yield the gateway when it responds."""
     set_settings(tree, f"port = {port}")
     key_service = tree.running("pqkeepd", "keyservice", KEY_SERVICE, until="")
     gateway = tree.running("pqkeepd", "gateway", GATEWAY, until="running on")
@@ -124,7 +124,7 @@ def _s_client(tree: Tree, port: int, groups: str) -> str:
 
 
 def agreed(tree: Tree, port: int, group: str, groups: str = "") -> str:
-    """Return the line in which openssl names the group. Raises CampaignError."""
+    """Return openssl's line with the group. Raises CampaignError."""
     said = _s_client(tree, port, groups)
     lines = [each for each in said.splitlines() if "group:" in each or "Temp Key:" in each]
     if not any(group.lower() in each.lower() for each in lines) or "return code: 0" not in said:
@@ -141,7 +141,7 @@ def _refused(tree: Tree, port: int) -> str:
 
 
 def _chromium(tree: Tree, url: str) -> str:
-    """Return Chromium's words for the key exchange. Raises CampaignError."""
+    """Return Chromium's name of the key exchange. Raises CampaignError."""
     digest = (
         f"openssl x509 -in {CERTIFICATE} -pubkey -noout | openssl pkey -pubin -outform der"
         " | openssl dgst -sha256 -binary | openssl base64"

@@ -63,7 +63,7 @@ for algorithm in ("Kyber768", "Dilithium3"):
 
 
 def check_installation(tree: Tree, suite: Suite) -> Iterator[str]:
-    """Yield what was seen, step by step. Raises CampaignError."""
+    """Yield observations, step by step. Raises CampaignError."""
     install(tree)
     tree.said("pqkeepd", "selftest")
     said = tree.said("pqkeepd", "init", "--data", DATA)
@@ -130,7 +130,7 @@ def _started(tree: Tree, url: str) -> Iterator[Running]:
 
 
 def _users(tree: Tree) -> str:
-    """Return that the gateway's user can read nothing of the key service's. Raises CampaignError."""
+    """Check that the gateway's user cannot read the key service's files. Raises CampaignError."""
     as_gateway = ("setpriv", "--reuid=pqkeep-gateway", "--regid=pqkeep-gateway", "--init-groups")
     for name in ("root.key", "settings.toml", "keys.sqlite3"):
         said = tree.said(*as_gateway, "cat", DATA / "keyservice" / name, status=1)
@@ -140,7 +140,7 @@ def _users(tree: Tree) -> str:
 
 
 def _formats(tree: Tree, url: str, api_key: str) -> str:
-    """Return what openssl reads of public keys, and what it made. Raises CampaignError."""
+    """Check public keys with openssl, in both directions. Raises CampaignError."""
     tree.said("openssl", "genpkey", "-algorithm", "ML-DSA-65", "-out", "/root/ml-dsa.pem")
     shown = tree.said("python", "-W", "ignore", "-c", IMPORTS, url, CERTIFICATE, text=api_key)
     made = tree.said("openssl", "pkey", "-in", "/root/ml-dsa.pem", "-pubout")

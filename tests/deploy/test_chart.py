@@ -1,4 +1,4 @@
-"""The Helm chart: what it renders, asked of the Kubernetes schemas and of the two processes."""
+"""The Helm chart's output, checked by Kubernetes schemas and by both processes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _objects(*values: str) -> dict[tuple[str, str], Any]:
 def test_what_is_rendered_is_valid(
     kubernetes: str, values: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Each object follows the schema of the oldest and of the newest version of Kubernetes."""
+    """Each object is valid in the oldest and in the newest version of Kubernetes."""
     rendered = _render(*values, kubernetes=kubernetes)
     assert rendered.returncode == 0, rendered.stderr
     (tmp_path / "all.yaml").write_text(rendered.stdout)
@@ -85,7 +85,7 @@ def test_what_is_rendered_is_valid(
 
 @pytest.mark.parametrize("values", CASES, ids=["default", "postgresql"])
 def test_the_processes_read_their_settings(values: tuple[str, ...], tmp_path: Path) -> None:
-    """Both settings files are accepted, and each has the user and the socket of the other."""
+    """Both processes accept their settings files, which name the other's user and socket."""
     objects = _objects(*values)
     files = {}
     for name in ("gateway", "keyservice"):
@@ -101,7 +101,7 @@ def test_the_processes_read_their_settings(values: tuple[str, ...], tmp_path: Pa
 
 
 def test_each_process_sees_its_own_secrets_and_data() -> None:
-    """But for the sockets' folder, no volume is in containers of both processes."""
+    """Only the sockets' folder is mounted in containers of both processes."""
     pod = _objects()["StatefulSet", "keep"]["spec"]["template"]["spec"]
     seen: dict[str, set[str]] = {"gateway": set(), "keyservice": set()}
     users: dict[str, set[int]] = {"gateway": set(), "keyservice": set()}
@@ -117,7 +117,7 @@ def test_each_process_sees_its_own_secrets_and_data() -> None:
 
 
 def test_a_new_volume_gets_a_database_and_no_other_does(tmp_path: Path) -> None:
-    """A volume's first start makes an empty database; where one was lost, none is made."""
+    """A volume's first start makes an empty database; a lost database is not replaced."""
     pod = _objects()["StatefulSet", "keep"]["spec"]["template"]["spec"]
     for container in pod["initContainers"]:
         root = tmp_path / container["name"]
@@ -137,14 +137,14 @@ def test_a_new_volume_gets_a_database_and_no_other_does(tmp_path: Path) -> None:
 
 
 def test_one_user_for_both_is_refused() -> None:
-    """The chart renders nothing where both processes would have the same user id."""
+    """The chart renders nothing with one user id for both processes."""
     refused = _render("users.gateway=64002")
     assert refused.returncode != 0
     assert "must differ" in refused.stderr
 
 
 def test_several_pods_read_their_settings(tmp_path: Path) -> None:
-    """Gateways name each key service's pod by its shard, and each pod listens there for them."""
+    """Gateways name each key service's pod by its shard, and each pod listens there."""
     objects = _objects(*CLUSTER)
     file = tmp_path / "settings.toml"
     file.write_text(objects["ConfigMap", "keep-gateway"]["data"]["settings.toml"])
@@ -169,7 +169,7 @@ def test_several_pods_read_their_settings(tmp_path: Path) -> None:
 
 
 def test_several_pods_have_their_own_secrets() -> None:
-    """No secret is in pods of two kinds, and the public service leads to gateways only."""
+    """No secret is in two kinds of pods, and the public service leads only to gateways."""
     objects = _objects(*CLUSTER)
     pods = {
         name: each["spec"]["template"]
@@ -218,7 +218,7 @@ def test_several_pods_have_their_own_secrets() -> None:
     ],
 )
 def test_several_pods_need_what_they_share(missing: str, why: str) -> None:
-    """The chart renders nothing for several pods without a server for each database and Valkey."""
+    """For several pods, the chart needs a server for each database and Valkey."""
     refused = _render(*CLUSTER, missing)
     assert refused.returncode != 0
     assert why in refused.stderr

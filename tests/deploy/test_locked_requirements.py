@@ -19,12 +19,12 @@ def _locked(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("process", ["gateway", "keyservice"])
 def test_one_process_has_the_versions_of_both(process: str) -> None:
-    """What is locked for one process is locked at the same version for a whole installation."""
+    """A package has the same locked version for one process and for the whole installation."""
     assert _locked(process).items() <= _locked("run").items()
 
 
 def test_the_gateway_s_requirements_have_no_cryptography() -> None:
-    """No cryptography package is installed with the gateway alone; the key service has two."""
+    """The gateway alone needs no cryptography package; the key service has two."""
     assert not _locked("gateway").keys() & CRYPTOGRAPHY
     assert _locked("keyservice").keys() & CRYPTOGRAPHY == {"cryptography", "pqcrypto"}
 
