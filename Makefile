@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid interop campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -104,6 +104,9 @@ moves: $(VENV)/dev ## move 1,000 tenants between two shards under load: make mov
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)
 
+interop: $(VENV)/dev .interop/made ## run Transit's clients unmodified: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
+	$(BIN)/pytest -n 0 -m campaign tests/transit $(ARGS)
+
 campaigns: $(VENV)/dev ## kill processes, fill disks, stop servers, and try the cases that make test leaves out
 	$(BIN)/pytest -n 3 -m campaign $(ARGS)
 
@@ -139,7 +142,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .node .debian site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .node .interop .debian site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -164,6 +167,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@mkdir -p .node
 	@cp tests/openid/package.json tests/openid/package-lock.json .node
 	@cd .node && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.interop/made: tests/transit/build tests/transit/go/main.go tests/transit/go/go.mod tests/transit/spring/pom.xml tests/transit/spring/src/main/java/Interop.java
+	@mkdir -p .interop
+	@tests/transit/build .interop
 	@touch $@
 
 .venv-fuzz/made: requirements/fuzz.txt

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.docs import api_tables, code_tables
+from tests.transit import methods
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -30,6 +31,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "proof-operations": api_tables.covered_by_proof,
     "scopes": api_tables.scopes,
     "start-settings": lambda: code_tables.settings("start"),
+    "transit-methods": methods.table,
 }
 """The blocks of pages, by name."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -129,6 +131,31 @@ def pqkeep(server: Server) -> Server:
 def client(server: Server) -> hvac.Client:
     """Hvac with the server's address and a credential."""
     return server.client()
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path) -> Callable[..., str]:
+    """Run a client with this server's address and credential; return its output."""
+    names = {"ADDR": server.address, "TOKEN": server.token}
+    environment = {
+        **{
+            f"{prefix}_{name}": value
+            for prefix in ("VAULT", "BAO")
+            for name, value in names.items()
+        },
+        "SECRET_ID": server.secret_id,
+        "HOME": str(tmp_path),
+        "PATH": os.environ.get("PATH", os.defpath),
+    }
+
+    def program(*words: str | Path, status: int = 0) -> str:
+        ended = subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == status, ended.stdout + ended.stderr
+        return ended.stdout if status == 0 else ended.stderr
+
+    return program
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ from typing import Any
 import hvac
 import pytest
 from hvac.api.secrets_engines.transit import Transit
+from hvac.constants.transit import ALLOWED_KEY_TYPES
 from hvac.exceptions import Forbidden, InvalidPath, InvalidRequest, ParamValidationError
+from tests.transit.methods import METHODS
 
 ENVELOPE = {
     "request_id",
@@ -103,6 +105,14 @@ def signing_key(server: Any, client: hvac.Client, name: str) -> str:
     if server.is_pqkeep:
         return create(client, f"{name}-signs", type="ml-dsa", parameter_set="65")
     return create(client, f"{name}-signs", type="ed25519")
+
+
+def test_each_method_has_a_test() -> None:
+    """The table has each public method of the class, and each that works has a test here."""
+    methods = {name for name in vars(Transit) if not name.startswith("_")}
+    assert methods == METHODS.keys()
+    tests = " ".join(name for name in globals() if name.startswith("test_"))
+    assert [name for name in METHODS if not METHODS[name].refusal and name not in tests] == []
 
 
 # Keys
@@ -395,6 +405,111 @@ def test_generate_data_key_with_a_context(transit: Transit, derived: str) -> Non
         transit.decrypt_data(derived, made["ciphertext"], context=OTHER_CONTEXT)
 
 
+# Refusals
+
+
+REFUSED_CALLS = {
+    "export_key": ("encryption-key",),
+    "backup_key": (),
+    "trim_key": (1,),
+}
+"""The arguments after the key of each method that is refused, but the one without a key."""
+
+
+@pytest.mark.parametrize("method", REFUSED_CALLS)
+def test_a_method_is_refused(pqkeep: Any, transit: Transit, key: str, method: str) -> None:
+    """What would take keys out of the key service, or destroy them, is refused with its reason."""
+    with pytest.raises(InvalidRequest) as error:
+        getattr(transit, method)(key, *REFUSED_CALLS[method])
+    assert refusal(error) == METHODS[method].refusal
+
+
+def test_restore_key(pqkeep: Any, transit: Transit, key: str) -> None:
+    """A backup of another server is refused, with and without a name."""
+    for name in (None, key):
+        with pytest.raises(InvalidRequest) as error:
+            transit.restore_key(TEXT, name)
+        assert refusal(error) == METHODS["restore_key"].refusal
+
+
+@pytest.mark.parametrize(
+    "key_type", sorted({*ALLOWED_KEY_TYPES} - {"aes256-gcm96", "chacha20-poly1305"})
+)
+def test_create_key_of_a_classical_type(
+    pqkeep: Any, transit: Transit, name: str, key_type: str
+) -> None:
+    """A classical type is refused with the types that replace it, and no key is made instead."""
+    with pytest.raises(InvalidRequest) as error:
+        transit.create_key(name, key_type=key_type)
+    assert key_type in refusal(error)
+    assert "ml-dsa" in refusal(error)
+    assert "hybrid" in refusal(error)
+    with pytest.raises(InvalidPath):
+        transit.read_key(name)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"exportable": True},
+        {"allow_plaintext_backup": True},
+        {"convergent_encryption": True, "derived": True},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_create_key_with_what_is_refused(
+    pqkeep: Any, transit: Transit, name: str, asked: dict[str, bool]
+) -> None:
+    """What weakens a key is refused by its name, and no key is made; false is what it is here."""
+    with pytest.raises(InvalidRequest) as error:
+        transit.create_key(name, **asked)
+    assert next(iter(asked)) in refusal(error)
+    with pytest.raises(InvalidPath):
+        transit.read_key(name)
+    transit.create_key(name, **dict.fromkeys(asked, False))
+
+
+def test_update_key_configuration_with_what_is_refused(
+    pqkeep: Any, transit: Transit, key: str
+) -> None:
+    """A key does not become exportable later."""
+    for field in ("exportable", "allow_plaintext_backup"):
+        with pytest.raises(InvalidRequest) as error:
+            transit.update_key_configuration(key, **{field: True})
+        assert field in refusal(error)
+        transit.update_key_configuration(key, **{field: False})
+
+
+def test_encrypt_data_with_a_nonce(pqkeep: Any, client: hvac.Client, key: str) -> None:
+    """A nonce of the caller's is refused, also in a batch; null and an empty one are none."""
+    transit, nonce = client.secrets.transit, b64encode(bytes(12)).decode()
+    with pytest.raises(InvalidRequest) as error:
+        transit.encrypt_data(key, TEXT, nonce=nonce)
+    assert "nonce" in refusal(error)
+    with pytest.raises(InvalidRequest):
+        transit.encrypt_data(key, batch_input=[{"plaintext": TEXT, "nonce": nonce}])
+    for absent in (None, ""):
+        body = {"plaintext": TEXT, "nonce": absent}
+        assert client.write_data(f"transit/encrypt/{key}", data=body)["data"]["ciphertext"]
+
+
+def test_a_response_that_should_be_wrapped(pqkeep: Any, client: hvac.Client, key: str) -> None:
+    """A wrapped response is refused; the operation has no effect."""
+    with pytest.raises(InvalidRequest) as error:
+        client.write_data(f"transit/keys/{key}/rotate", data={}, wrap_ttl="60s")
+    assert "X-Vault-Wrap-TTL" in refusal(error)
+    assert client.secrets.transit.read_key(key)["data"]["latest_version"] == 1
+
+
+def test_another_namespace(pqkeep: Any) -> None:
+    """A namespace that is not the token's tenant is refused, and that tenant is none."""
+    with pytest.raises(InvalidRequest) as error:
+        pqkeep.client(namespace="another").secrets.transit.list_keys()
+    assert "X-Vault-Namespace" in refusal(error)
+    tenant = pqkeep.client().auth.token.lookup_self()["data"]["meta"]["tenant_id"]
+    pqkeep.client(namespace=tenant).secrets.transit.create_key("of-this-tenant")
+
+
 # Random bytes, hashes, MACs, signatures
 
 
@@ -493,6 +608,14 @@ def test_renew_self(client: hvac.Client) -> None:
     auth = client.auth.token.renew_self()["auth"]
     assert auth["client_token"] == client.token
     assert type(auth["lease_duration"]) is int
+
+
+def test_revoke_self(pqkeep: Any) -> None:
+    """Programs revoke their token when they end; the API key works when they start again."""
+    token = pqkeep.new_token()
+    client = pqkeep.client(token=token)
+    client.auth.token.revoke_self()
+    assert pqkeep.client(token=token).is_authenticated()
 
 
 def test_approle_login(server: Any) -> None:
