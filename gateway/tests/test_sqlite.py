@@ -44,6 +44,23 @@ async def test_a_file_that_is_no_database_is_refused(no_database: Path) -> None:
         await open_database(str(no_database))
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE VIEW planted AS SELECT 1",
+        "CREATE TRIGGER planted AFTER INSERT ON users BEGIN DELETE FROM api_keys; END",
+    ],
+)
+async def test_a_database_with_code_is_refused(planted: str, database_path: Path) -> None:
+    """A view or a trigger that a writer of the file planted is named, and does not run."""
+    engine = await open_database(str(database_path))
+    await engine.dispose()
+    with closing(sqlite3.connect(database_path)) as writer:
+        writer.executescript(planted)
+    with pytest.raises(ConfigError, match="views or triggers"):
+        await open_database(str(database_path))
+
+
 async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """The error names the path."""
     with pytest.raises(ConfigError, match="nowhere"):

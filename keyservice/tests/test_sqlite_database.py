@@ -2,8 +2,10 @@
 
 import asyncio
 import resource
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,24 @@ def test_a_file_that_is_no_database_is_refused(database_path: Path, content: byt
     with pytest.raises(ConfigError, match="cannot open"):
         SqliteDatabase(str(database_path))
     assert database_path.read_bytes() == content
+
+
+@pytest.mark.threat("keys-database-writer")
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE VIEW planted AS SELECT 1",
+        "ALTER TABLE keyrings RENAME TO others; CREATE VIEW keyrings AS SELECT * FROM others",
+        "CREATE TRIGGER planted AFTER INSERT ON keys BEGIN DELETE FROM audit_records; END",
+    ],
+)
+def test_a_database_with_code_is_refused(planted: str, database_path: Path) -> None:
+    """A view or a trigger that a writer of the file planted is named, and does not run."""
+    asyncio.run(SqliteDatabase(str(database_path)).close())
+    with closing(sqlite3.connect(database_path)) as writer:
+        writer.executescript(planted)
+    with pytest.raises(ConfigError, match="views or triggers"):
+        SqliteDatabase(str(database_path))
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666, 0o601])

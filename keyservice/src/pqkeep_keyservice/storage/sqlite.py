@@ -19,7 +19,7 @@ from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.commits import problem_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
+from pqkeep_protocol.startup.sqlite_files import EXISTING, OWN_CODE, open_database_file, uri_of
 
 _LOG = logger(__name__)
 
@@ -198,6 +198,11 @@ class SqliteDatabase:
 def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
     for pragma in PRAGMAS:
         connection.execute(pragma)
+    ((count,),) = connection.execute(OWN_CODE)
+    if count:
+        raise ConfigError(
+            "the keys database has views or triggers, which pqkeep does not create: remove them"
+        )
 
 
 def _lock_file(path: str) -> int:
