@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Literal, cast
 from uuid import uuid4
 
 import pytest
@@ -71,6 +72,10 @@ class FakeKeys:
     is_down: bool = False
     unknown: frozenset[TenantId] = frozenset()
     """Tenants of whom it refuses every request."""
+    kills: Literal["before", "after"] | None = None
+    """Whether the work of the next change's gateway ends before or after the change."""
+    before_schedule: Callable[[], Awaitable[None]] | None = None
+    """What happens just before the next schedule."""
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Execute requests about the tenants' destruction."""
@@ -79,21 +84,32 @@ class FakeKeys:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         if isinstance(request, ListDestructions):
             return cast(R_co, self._list(request.tenant))
+        kills, self.kills = self.kills, None
+        if kills == "before":
+            raise KeyServiceError(ErrorKind.BAD_RESPONSE)
+        if isinstance(request, ScheduleDestruction) and self.before_schedule is not None:
+            before, self.before_schedule = self.before_schedule, None
+            await before()
         self.attributions.append(attribution)
+        result = cast(R_co, self._changed(request))
+        if kills == "after":
+            raise KeyServiceError(ErrorKind.BAD_RESPONSE)
+        return result
+
+    def _changed(self, request: Request[R_co]) -> TenantDestruction:
         found = self.destructions.get(request.tenant)
         if isinstance(request, ScheduleDestruction):
             earliest = self.now + timedelta(days=self.least_days)
             scheduled = Destruction(DestructionState.SCHEDULED, max(request.at, earliest))
-            if found is None or found.state is DestructionState.CANCELLED:
+            if found is None or (request.renews and found.state is DestructionState.CANCELLED):
                 self.destructions[request.tenant] = found = scheduled
-            return cast(R_co, TenantDestruction(destruction=found))
+            return TenantDestruction(destruction=found)
         assert isinstance(request, CancelDestruction)
         if found is not None and found.has_begun:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
-        if found is not None:
-            found = Destruction(DestructionState.CANCELLED, found.at)
-            self.destructions[request.tenant] = found
-        return cast(R_co, TenantDestruction(destruction=found))
+        found = Destruction(DestructionState.CANCELLED, self.now if found is None else found.at)
+        self.destructions[request.tenant] = found
+        return TenantDestruction(destruction=found)
 
     @property
     def open(self) -> set[TenantId]:
@@ -338,6 +354,54 @@ async def test_a_cancellation_at_the_key_service_holds(world: World, keys: FakeK
     await found.compare()
     assert keys.destructions[world.tenant.id].state is DestructionState.SCHEDULED
     assert (await world.stored_tenants.get(world.tenant.id)).deletion_at == again.deletion_at
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("has_older", [True, False])
+async def test_a_killed_gateway_schedules_no_cancelled_deletion(
+    world: World, keys: FakeKeys, *, is_told: bool, has_older: bool
+) -> None:
+    """A gateway ends before it stores a schedule, another before it stores the cancellation.
+
+    The cancellation at the key service holds, whether or not the schedule had reached it.
+    """
+    if has_older:
+        await (await scheduled(world, keys)).cancel(world.tenant.id, ATTRIBUTION)
+    await world.tenants.change(world.tenant.id, SUSPEND, ATTRIBUTION)
+    keys.kills = "after" if is_told else "before"
+    with pytest.raises(KeyServiceError):
+        await deletions(world, keys).schedule(world.tenant.id, 30, ATTRIBUTION)
+    keys.kills = "after"
+    with pytest.raises(KeyServiceError):
+        await deletions(world, keys).cancel(world.tenant.id, ATTRIBUTION)
+    started = deletions(world, keys)
+    for _ in range(3):
+        await started.compare()
+        assert keys.open == set()
+    assert (await world.stored_tenants.get(world.tenant.id)).deletion_at is None
+    again = await started.schedule(world.tenant.id, 30, ATTRIBUTION)
+    assert keys.open == {world.tenant.id}
+    await started.compare()
+    assert (await world.stored_tenants.get(world.tenant.id)).deletion_at == again.deletion_at
+
+
+async def test_a_cancellation_between_two_steps_of_a_comparison(
+    world: World, keys: FakeKeys
+) -> None:
+    """A gateway that has just read a row does not schedule what another gateway cancels meanwhile."""
+    keys.is_down = True
+    with pytest.raises(KeyServiceError):
+        await scheduled(world, keys)
+    keys.is_down = False
+
+    async def cancelled() -> None:
+        await deletions(world, keys).cancel(world.tenant.id, ATTRIBUTION)
+
+    keys.before_schedule = cancelled
+    await deletions(world, keys).compare()
+    assert keys.before_schedule is None
+    assert keys.open == set()
+    assert (await world.stored_tenants.get(world.tenant.id)).deletion_at is None
 
 
 async def test_a_deletion_that_has_begun_is_not_cancelled(world: World, keys: FakeKeys) -> None:

@@ -197,7 +197,6 @@ async def test_a_destruction_is_cancelled_until_it_begins(service: InProcessServ
     """A cancelled destruction never happens. One that has begun continues, and no key is made."""
     caller = Caller(service)
     await caller.prepare()
-    assert (await caller.ask(CancelDestruction(tenant=caller.tenant))).destruction is None
     first = await caller.destroy(days(3))
     cancelled = Destruction(DestructionState.CANCELLED, first.at)
     assert (await caller.ask(CancelDestruction(tenant=caller.tenant))).destruction == cancelled
@@ -312,6 +311,24 @@ async def test_a_row_of_before_a_cancellation_destroys_nothing(serving: Serving,
         await service.parts.schedule.carry_out(days(100))
         assert service.parts.schedule.changes == {("none", "failure"): 1}
     assert sql("SELECT count(*) FROM keys WHERE sealed_seed IS NULL") == [(0,)]
+
+
+async def test_a_cancellation_comes_before_its_schedule(serving: Serving, sql: Sql) -> None:
+    """A cancelled destruction, scheduled before or not, is renewed only by a request that says so."""
+    async with serving() as service:
+        for is_scheduled in (False, True):
+            caller = Caller(service)
+            await caller.prepare()
+            if is_scheduled:
+                await caller.destroy()
+            await caller.ask(CancelDestruction(tenant=caller.tenant))
+            late = ScheduleDestruction(tenant=caller.tenant, at=PAST, renews=False)
+            found = (await caller.ask(late)).destruction
+            assert found == await caller.destruction()
+            assert found.state is DestructionState.CANCELLED
+            assert (await caller.destroy()).state is DestructionState.SCHEDULED
+    cancelled = "SELECT count(*) FROM audit_records WHERE operation = 'cancel-destruction'"
+    assert sql(cancelled) == [(2,)]
 
 
 async def overdue(caller: Caller, state: DestructionState) -> None:

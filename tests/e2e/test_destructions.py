@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
+from uuid import UUID
 
+import httpx2
 import pytest
 from tests.fixtures.installation import Installation, running
 
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_server.initialise import Layout
+from pqkeep_server.initialise import ACCOUNTS_FILE, Layout
 
 SECONDS = 60
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -59,6 +66,55 @@ def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None
     records = operator.get("/audit/records", operation="cancel-destruction")["records"]
     own = [each for each in records if each["tenant_id"] == tenant.tenant_id]
     assert [each["principal"] for each in own] == ["operator"]
+
+
+@pytest.mark.threat("compromised-gateway")
+def test_a_killed_gateway_does_not_undo_a_cancellation(
+    tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """A gateway is killed before it stores its schedule, which is cancelled at the key service.
+
+    A lock of its database holds the gateway at that instant. The next gateway keeps the tenant.
+    """
+    with running(tmp_path) as installation:
+        destructions = _command(installation, pqkeepd_command)
+        operator, tenant = installation.operator(), installation.new_tenant().tenant_id
+        path, pids = f"/tenants/{tenant}", installation.children()
+        operator.ask("PATCH", path, {"status": "suspended"})
+        os.kill(pids["pqkeep_keyservice"], signal.SIGSTOP)
+        database = Layout(installation.data).gateway / ACCOUNTS_FILE
+        row = "SELECT deletion_at_us IS NULL FROM tenants WHERE id = ?"
+        with (
+            ThreadPoolExecutor() as pool,
+            closing(sqlite3.connect(database, isolation_level=None)) as accounts,
+        ):
+            schedule = pool.submit(operator.ask, "DELETE", path)
+            identifier = UUID(tenant).hex
+            _until(lambda: accounts.execute(row, (identifier,)).fetchone() == (0,))
+            accounts.execute("BEGIN IMMEDIATE")
+            os.kill(pids["pqkeep_keyservice"], signal.SIGCONT)
+            _until(lambda: any(tenant in line for line in _lines(destructions)))
+            os.kill(pids["pqkeep_gateway"], signal.SIGKILL)
+            destructions("cancel", tenant)
+            accounts.execute("ROLLBACK")
+            assert isinstance(schedule.exception(SECONDS), httpx2.HTTPError)
+
+        def is_kept() -> bool:
+            with suppress(httpx2.HTTPError):
+                return "deletion_at" not in operator.get(path)
+            return False
+
+        _until(is_kept)
+        assert not any(tenant in line for line in _lines(destructions))
+        records = operator.get("/audit/records", operation="schedule-destruction")["records"]
+        assert [record["tenant_id"] for record in records] == [tenant]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_deleted_keyring_is_kept(installation: Installation, destructions: Run) -> None:

@@ -814,6 +814,8 @@ class ScheduleDestruction(
     operation: ClassVar = Operation.SCHEDULE_DESTRUCTION
     algorithm: ClassVar[Algorithm | None] = None
     at: Annotated[datetime, Meta(tz=True)]
+    renews: bool = True
+    """Whether a cancelled destruction is scheduled again. Otherwise it stays cancelled."""
 
     def __post_init__(self) -> None:
         """Raise ValueError on any keyring but the default: the request covers all keyrings."""

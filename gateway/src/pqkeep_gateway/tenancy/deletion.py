@@ -67,7 +67,8 @@ class Deletions:
 
         The key service may have a longer minimum. A time that is already set remains. Raises
         NotSuspendedError, TenantNotFoundError, BilledElsewhereError, and KeyServiceError: then the
-        key service is informed later.
+        key service is informed later, unless it has an earlier cancellation. That one remains, and
+        cancels this deletion.
         """
         at = self._now() + timedelta(days=days)
         scheduled = event(
@@ -158,14 +159,13 @@ class Deletions:
             if own.destructions:
                 found = own.destructions[0].destruction
             else:
-                found = await self._schedule(tenant, scheduled.at, GATEWAY)
+                # a cancellation may arrive first, and no person asks again here
+                found = await self._schedule(tenant, scheduled.at, GATEWAY, renews=False)
         if found.state is DestructionState.CANCELLED:
-            if scheduled.told_at is not None:  # after a gateway had followed the schedule
-                if tenant in self._cancelled:
-                    await self._keep(tenant)
-                self._cancelled ^= {tenant}
-                return
-            found = await self._schedule(tenant, scheduled.at, GATEWAY)
+            if tenant in self._cancelled:
+                await self._keep(tenant)
+            self._cancelled ^= {tenant}
+            return
         if found.state is not DestructionState.COMPLETED:
             has_begun = found.state is DestructionState.BEGUN
             said = (scheduled.at, scheduled.told_at, scheduled.has_begun)
@@ -183,9 +183,9 @@ class Deletions:
             await self._audit_delivery.deliver()
 
     async def _schedule(
-        self, tenant: TenantId, at: datetime, attribution: Attribution
+        self, tenant: TenantId, at: datetime, attribution: Attribution, *, renews: bool = True
     ) -> Destruction:
-        request = ScheduleDestruction(tenant=tenant, at=at)
+        request = ScheduleDestruction(tenant=tenant, at=at, renews=renews)
         found = (await self._shards.execute(request, attribution)).destruction
         if found is None:
             raise KeyServiceError(ErrorKind.BAD_RESPONSE)

@@ -91,7 +91,7 @@ class Keyring:
             return self
         if self.destruction is None or self.destruction.has_begun:
             raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
-        return self.with_destruction_cancelled()
+        return self.with_destruction_cancelled(self.destruction.at)
 
     def require(self, purpose: KeyPurpose | None) -> None:
         """Raise PURPOSE_DENIED if the keyring lacks a purpose. None needs no purpose."""
@@ -125,19 +125,23 @@ class Keyring:
         }
         return replace(self, info=structs.replace(self.info, **changes), revision=self.revision + 1)
 
-    def with_destruction_scheduled(self, at: datetime) -> "Keyring":
-        """Set the time of destruction of the tenant's private keys, unless it is already set."""
-        if self.destruction is None or self.destruction.state is DestructionState.CANCELLED:
+    def with_destruction_scheduled(self, at: datetime, *, renews: bool = True) -> "Keyring":
+        """Set the time of destruction of the tenant's private keys, unless it is already set.
+
+        Unless it ``renews``, a cancelled destruction stays cancelled.
+        """
+        planned = self.destruction
+        if planned is None or (renews and planned.state is DestructionState.CANCELLED):
             return self._with_destruction(Destruction(DestructionState.SCHEDULED, at))
         return self
 
-    def with_destruction_cancelled(self) -> "Keyring":
-        """Cancel a scheduled destruction. Raises KEY_STATUS if it has begun.
+    def with_destruction_cancelled(self, now: datetime) -> "Keyring":
+        """Cancel a destruction, also one that is not scheduled yet. Raises KEY_STATUS if it has begun.
 
         The cancelled destruction stays recorded: the gateway's row follows it.
         """
-        planned = self.destruction
-        if planned is None or planned.state is DestructionState.CANCELLED:
+        planned = self.destruction or Destruction(DestructionState.SCHEDULED, now)
+        if planned.state is DestructionState.CANCELLED:
             return self
         if planned.state is not DestructionState.SCHEDULED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)

@@ -96,12 +96,14 @@ def schedule_destruction(request: ScheduleDestruction, context: Context) -> Oper
     """Schedule the destruction of all a tenant's private keys, no sooner than the minimum delay."""
     earliest = clock.now() + context.parts.least_delay
     at = max(earliest, min(request.at, earliest + MAX_DELAY)).astimezone(UTC)
-    return _destruction(context.keyring, context.keyring.with_destruction_scheduled(at))
+    new = context.keyring.with_destruction_scheduled(at, renews=request.renews)
+    return _destruction(context.keyring, new)
 
 
 def cancel_destruction(_: CancelDestruction, context: Context) -> OperationResult:
     """Cancel the destruction of all private keys of a tenant. Raises KEY_STATUS if it has begun."""
-    return _destruction(context.keyring, context.keyring.with_destruction_cancelled())
+    new = context.keyring.with_destruction_cancelled(clock.now())
+    return _destruction(context.keyring, new)
 
 
 def _destruction(current: Keyring, new: Keyring) -> OperationResult:
