@@ -1,6 +1,6 @@
 """Runs pqkeep's programs in children that kill themselves at a chosen point.
 
-python failpoint.py FOLDER
+    python failpoint.py FOLDER
 
 Each JSON line on standard input is a run: program, arguments, output, the kinds of points, and the
 point of the kill (0: never). Standard output has its process id and then its exit status. A point

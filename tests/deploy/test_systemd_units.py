@@ -1,4 +1,4 @@
-"""The units in deploy/systemd, asked of systemd itself."""
+"""The units in deploy/systemd, checked by systemd itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.deploy.tools import needs
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 SERVICES = sorted(path.name.replace("@.", "@1.") for path in UNITS.glob("*.service"))
-"""Of a template one instance."""
+"""Instances of templates: one each."""
 EXPOSURE = "20"
-"""The exposure that a unit may have, in tenths."""
+"""The highest exposure of a unit, in tenths."""
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root directory with these units, the system's own, and programs to name in them."""
+    """A root directory with these units, the system's own, and the programs that they name."""
     needs("systemd-analyze")
     root = tmp_path_factory.mktemp("root")
     shutil.copytree("/usr/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
@@ -40,7 +40,7 @@ def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_unit_is_valid(tree: Path) -> None:
-    """Each unit is read by systemd without a complaint."""
+    """Systemd reads each unit without a complaint."""
     said = _analyze("verify", f"--root={tree}", *SERVICES, "pqkeep-backup.timer")
     ours = [line for line in said.stdout.splitlines() if "pqkeep" in line]
     assert (said.returncode, ours) == (0, [])
@@ -48,14 +48,14 @@ def test_every_unit_is_valid(tree: Path) -> None:
 
 @pytest.mark.parametrize("unit", SERVICES)
 def test_every_service_is_confined(tree: Path, unit: str) -> None:
-    """No service's exposure is above 2.0 of 10, nor the key service's with its network."""
+    """No service's exposure is above 2.0 of 10, including the key service with its network."""
     limit = f"--threshold={EXPOSURE}"
     said = _analyze("security", "--offline=true", f"--root={tree}", limit, unit)
     assert said.returncode == 0, said.stdout
 
 
 def test_the_gateway_s_unit_hides_the_key_service_s_files() -> None:
-    """Each of the two units names the other's folder as inaccessible, and writes its own only."""
+    """Each of the two units hides the other's folder, and can write only its own."""
     for unit, other in (("gateway", "keyservice"), ("keyservice", "gateway")):
         lines = (UNITS / f"pqkeep-{unit}.service").read_text().splitlines()
         assert f"InaccessiblePaths=-/var/lib/pqkeep/{other}" in lines
@@ -66,7 +66,7 @@ def test_the_gateway_s_unit_hides_the_key_service_s_files() -> None:
 
 @pytest.mark.parametrize(("unit", "differing"), [("gateway", 1), ("keyservice", 5)])
 def test_an_instance_is_confined_as_the_only_one_is(unit: str, differing: int) -> None:
-    """A template has the lines of the unit for one process, but for names, folders and ports."""
+    """A template equals the unit for one process, except for names, folders and ports."""
     only = (UNITS / f"pqkeep-{unit}.service").read_text().splitlines()
     instance = (UNITS / f"pqkeep-{unit}@.service").read_text().splitlines()
     others = {line for line in only if line not in instance}

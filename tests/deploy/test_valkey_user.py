@@ -1,4 +1,4 @@
-"""deploy/valkey.conf: the user of the gateways can do what they need, and nothing else."""
+"""deploy/valkey.conf gives the gateways' user exactly the permissions that it needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _send(redis: Redis, *command: str) -> None:
 
 @pytest.fixture
 async def address(redis_server: str, tmp_path: Path) -> str:
-    """A server's address, on which the configuration's user is."""
+    """A server's address, with the configuration's user."""
     lines = CONFIGURATION.read_text().splitlines()
     (user,) = (line.split() for line in lines if line.startswith("user pqkeep "))
     digest = f"#{hashlib.sha256(PASSWORD.encode()).hexdigest()}"
@@ -37,7 +37,7 @@ async def address(redis_server: str, tmp_path: Path) -> str:
 
 
 async def test_the_user_can_keep_windows(address: str, tmp_path: Path) -> None:
-    """Counting, refusing, withdrawing and announcing changes need no more than it may do."""
+    """Counting, refusing, withdrawing and announcing changes are permitted."""
     limiter = RedisRateLimiter(address, tmp_path / "password", time.monotonic)
     subject, limit = tmp_path.as_posix(), Limit(1, 60)
     assert await limiter.enter(subject, limit) is None
@@ -51,7 +51,7 @@ async def test_the_user_can_keep_windows(address: str, tmp_path: Path) -> None:
 
 
 async def test_the_user_can_do_nothing_else(address: str) -> None:
-    """The user can reach no other keys and no administration of the server."""
+    """The user can use no other keys and no administration of the server."""
     async with Redis.from_url(address, password=PASSWORD) as redis:
         for command in (("GET", "other"), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("FLUSHALL",)):
             with pytest.raises(NoPermissionError):

@@ -1,4 +1,4 @@
-"""Programs that the files in deploy/ are checked with, which not every machine has."""
+"""Programs for checks of the files in deploy/. Not every machine has them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Debian installation in a folder: made once, changed in memory only, entered with chroot.
 
-``enter`` gives this process mounts and process ids of its own, so that nothing is left behind when
-it ends: no mount, no process, and no change in the folder.
+``enter`` gives this process its own mounts and process ids. So nothing remains at its end: no
+mount, no process, and no change in the folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Suite:
     name: str
     python: str
     post_quantum: bool
-    """Whether its OpenSSL has post-quantum key exchange."""
+    """True if its OpenSSL has post-quantum key exchange."""
 
 
 SUITES = {
@@ -49,11 +49,11 @@ SUITES = {
 
 
 class CampaignError(Exception):
-    """A step failed. The text says what was seen."""
+    """A step failed. The text is the observation."""
 
 
 def prepare(folder: Path, suite: Suite, requirements: Path) -> None:
-    """Make a tree and collect the packages for it, both once. Needs root and the network."""
+    """Make a tree and download its packages, each once. Needs root and the network."""
     if not (folder / "tree").exists():
         folder.mkdir(parents=True, exist_ok=True)
         browser = ("chromium",) if suite.post_quantum else ()
@@ -92,7 +92,7 @@ def _python_version(tree: Path) -> str:
 
 
 def _needed(requirements: str, version: str) -> str:
-    """Return the requirements of a version of Python, for pip asks the markers of its own."""
+    """Return the requirements for a Python version, because pip uses the markers of its own version."""
     environment = {"python_full_version": version}
     kept = []
     for entry in re.split(r"\n(?=\S)", requirements):
@@ -104,12 +104,12 @@ def _needed(requirements: str, version: str) -> str:
 
 
 def is_inside() -> bool:
-    """Return whether this process has mounts and process ids of its own."""
+    """Return True if this process has its own mounts and process ids."""
     return INSIDE in os.environ
 
 
 def enter() -> None:
-    """Run this program again with mounts and process ids of its own, unless it is so already."""
+    """Restart this program with its own mounts and process ids, unless it has them."""
     if not is_inside():
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         program = [sys.executable, "-m", "tests.deploy", *sys.argv[1:]]
@@ -117,7 +117,7 @@ def enter() -> None:
 
 
 class Tree:
-    """A tree that was entered: its files as they were made, and everything else in memory."""
+    """An entered tree: its original files, with all changes in memory."""
 
     def __init__(self, folder: Path, dist: Path) -> None:
         """Mount it. The wheels are in ``/wheels``."""
@@ -136,11 +136,11 @@ class Tree:
         shutil.copytree(dist, self.root / WHEELS, dirs_exist_ok=True)
 
     def path(self, inside: str | Path) -> Path:
-        """Return where one of its files is outside."""
+        """Return the outside path of one of its files."""
         return self.root / str(inside).lstrip("/")
 
     def said(self, *command: str | Path, status: int | None = 0, text: str = "") -> str:
-        """Return what a command writes. Raises CampaignError unless it ends with a status."""
+        """Return a command's output. Raises CampaignError for another status."""
         done = subprocess.run(
             self.command(*command),
             input=text,
@@ -159,7 +159,7 @@ class Tree:
     def running(
         self, *command: str | Path, until: str, pass_fds: Sequence[int] = ()
     ) -> Iterator[Running]:
-        """Run a program for as long as a block lasts, which begins when it has written a text."""
+        """Run a program for a block, which begins when the program has written a text."""
         name = f"log-{time.monotonic_ns()}"
         with self.path(name).open("wb") as log:
             process = subprocess.Popen(
@@ -179,19 +179,19 @@ class Tree:
             process.wait(SECONDS)
 
     def command(self, *command: str | Path) -> list[str]:
-        """Return a command that runs a given command in the tree."""
+        """Return a command that runs another one in the tree."""
         return ["chroot", str(self.root), *map(str, command)]
 
 
 @dataclass(frozen=True)
 class Running:
-    """A program that runs in a tree."""
+    """A program running in a tree."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def wait_for(self, text: str) -> None:
-        """Wait until it has written something. Raises CampaignError."""
+        """Wait until its output has a text. Raises CampaignError."""
         wait_until(lambda: text in self.log.read_text() or self.process.poll() is not None)
         if text not in self.log.read_text():
             raise CampaignError(f"it ended:\n{self.log.read_text()}")

@@ -1,8 +1,8 @@
 """``make differential``: two versions of the product give the same responses, records and counts.
 
-Each runs as an installation of its own and gets the same raw requests, one after the other:
-ordinary and hostile, pipelined, in pieces and cut. What differs by chance (identifiers, times,
-ciphertexts, keys) is compared by its form and length.
+Each version runs as an installation and gets the same raw requests in order: ordinary, hostile,
+pipelined, split and cut. Random values (identifiers, times, ciphertexts, keys) are compared only by
+form and length.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
 
 @contextmanager
 def _tree(folder: Path, revision: str) -> Iterator[Path]:
-    """Have a revision's files for a block."""
+    """Check a revision's files out for a block."""
     tree = folder / "tree"
     tree.mkdir()
     archive = subprocess.run(
@@ -69,7 +69,7 @@ def _tree(folder: Path, revision: str) -> Iterator[Path]:
 
 
 def _outcome(folder: Path, tree: Path) -> Mapping[str, str]:
-    """Return what an installation answered to each case, and recorded and counted in the end."""
+    """Return an installation's responses to all cases, and its final records and counts."""
     path = os.pathsep.join(str(tree / part / "src") for part in PARTS)
     launcher = Launcher((sys.executable, "-P", "-c", RUN), "pqkeep_keyservice")
     with service(folder, launcher, environment={"PYTHONPATH": path}) as (_, ready):
@@ -108,7 +108,7 @@ def _material(ready: Mapping[str, str]) -> Material:
 
 
 def _answer(address: tuple[str, int], case: Case) -> str:
-    """Return all that is answered on a connection, until the gateway closes it."""
+    """Return all responses on a connection until the gateway closes it."""
     received = bytearray()
     with socket.create_connection(address, RESPONSE_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Raw requests, ordinary and hostile, that two versions of the product are to answer alike."""
+"""Raw requests, ordinary and hostile, to compare two versions of the product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAST = b"GET /healthz HTTP/1.1\r\nHost: differential\r\nConnection: close\r\n\r\
 """A request after which the gateway closes the connection."""
 MESSAGE = b64encode(bytes(range(64))).decode()
 HUGE = "9" * 4_301
-"""An integer of more digits than Python reads."""
+"""An integer with more digits than Python reads."""
 WRONG: Sequence[str] = (
     *("null", "true", "0", "-1", "1.5", "1e400", HUGE, '""', '"x"', "[]", "{}"),
     *(
@@ -22,25 +22,24 @@ WRONG: Sequence[str] = (
         f'"{urlsafe_b64encode(bytes(range(240, 256))).decode()}"',
     ),
 )
-"""JSON texts that a field may be sent as."""
+"""JSON texts to send as a field."""
 
 
 class Case(NamedTuple):
-    """What is sent on a connection of its own, piece by piece."""
+    """The pieces to send on a new connection."""
 
     name: str
     pieces: Sequence[bytes]
     ends: bool = False
-    """Whether the client ends its side then, in the middle of a request.
+    """True if the client then closes its side, in the middle of a request.
 
-    It never does after a whole one: whether that is still answered is a matter of who is faster.
-    Otherwise the gateway closes the connection, after the last request or what is none.
-    """
+    It never closes after a complete request, because the response would be a race. Otherwise the
+    gateway closes the connection, after the last request or after invalid bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What requests need of an installation: they are the same apart from that."""
+    """The parts of requests that differ between installations."""
 
     api_key: str
     operator_key: str
@@ -82,7 +81,7 @@ def bodies(material: Material) -> Mapping[str, Mapping[str, Any]]:
 
 
 def cases(material: Material) -> Iterator[Case]:
-    """Yield every case, in an order that is always the same."""
+    """Yield every case, always in the same order."""
     ordinary = bodies(material)
     for path, fields in ordinary.items():
         yield _case(path, _post(material, path, json.dumps(fields)))

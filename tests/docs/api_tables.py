@@ -1,4 +1,4 @@
-"""Tables of the HTTP interface, from the rows that serve it."""
+"""Tables of the HTTP interface, from the endpoint rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVICE = "service"
 
 @cache
 def rows() -> tuple[Endpoint, ...]:
-    """Return every endpoint that an installation can have; one may be there with two permissions."""
+    """Return every possible endpoint. One endpoint can have two rows with different permissions."""
     nothing: Any = None
     served = [*api_rows(open_signup=True), *billing.notices(nothing), health.endpoint(nothing)]
     others = [
@@ -38,12 +38,12 @@ def _key(row: Endpoint) -> tuple[str, str]:
 
 
 def request_of(row: Endpoint) -> str:
-    """Return method and path."""
+    """Return the method and the path."""
     return f"{row.method} {row.path}"
 
 
 def endpoints() -> str:
-    """Return the page of all endpoints, with what each takes and returns."""
+    """Return the page of all endpoints, with their requests and responses."""
     parts: dict[str, list[Endpoint]] = {name: [] for name in PARTS}
     for row in rows():
         if request_of(row) not in map(request_of, parts[_part(row)]):
@@ -141,7 +141,7 @@ def _once(found: Iterable[Endpoint]) -> Iterator[Endpoint]:
 
 
 def scopes() -> str:
-    """Return the operations that scopes can name, with their requests and groups."""
+    """Return the operations in the vocabulary of scopes, with their requests and groups."""
     requests: dict[str, list[str]] = {}
     for row in _once(rows()):
         if Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC:
@@ -160,7 +160,7 @@ def scopes() -> str:
 
 
 def errors() -> str:
-    """Return every error code with its status, its meaning, and what to do."""
+    """Return every error code with its status, its meaning, and the next step."""
     return table(
         ("code", "status", "when", "what to do"),
         (

@@ -1,4 +1,4 @@
-"""Tables of what the code has beside the HTTP interface: modules, settings, metrics, commands."""
+"""Tables from other code: modules, settings, metrics, commands."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Row = tuple[str, ...]
 
 
 class _Command(NamedTuple):
-    """A command of a program, in the words that are typed."""
+    """A command of a program, as typed."""
 
     usage: str
     summary: str
@@ -107,7 +107,7 @@ def _order(row: Row) -> tuple[int, str]:
 
 
 def _layers() -> Mapping[str, Mapping[str, int]]:
-    """Return for each package the numbers of its modules, from the top."""
+    """Return the layer numbers of each package's modules, from the top."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     return {
         package: {
@@ -308,7 +308,7 @@ def object_identifiers() -> str:
 
 
 def _dotted(encoded: bytes) -> str:
-    """Return an object identifier as numbers with dots; it is DER, with its tag and length."""
+    """Return an object identifier as numbers with dots, from DER with tag and length."""
     numbers, value = [], 0
     for octet in encoded[2:]:
         value = value << 7 | octet & 0x7F
@@ -338,7 +338,7 @@ def _settings_tables(form: type[Struct], within: str = "") -> Iterator[str]:
 
 
 def _key(kind: Type) -> str:
-    """Return what stands for the names of tables in a table."""
+    """Return the placeholder for table names in a table."""
     if not isinstance(kind, DictType):
         return ""
     return ".N" if isinstance(kind.key_type, IntType) else ".NAME"

@@ -43,7 +43,7 @@ class StoredKey:
 
 @dataclass(frozen=True)
 class Service:
-    """A running installation, as one tenant sees it, and its data directory."""
+    """A tenant's view of a running installation, and its data directory."""
 
     caller: Caller
     data: Path
@@ -111,7 +111,7 @@ def sources(document: str) -> Mapping[str, str]:
 
 @pytest.fixture
 def example(sources: Mapping[str, str]) -> Callable[[str], dict[str, Any]]:
-    """Run a program of the document by itself; return what it defines."""
+    """Run a program of the document alone; return its names."""
 
     def run(name: str) -> dict[str, Any]:
         namespace: dict[str, Any] = {"__name__": name}
@@ -124,7 +124,7 @@ def example(sources: Mapping[str, str]) -> Callable[[str], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def service(installation: Installation) -> Service:
-    """A tenant of a running installation, and what is stored of it."""
+    """A tenant of a running installation, and its stored rows."""
     return Service(installation.new_tenant(), installation.data)
 
 
@@ -139,7 +139,7 @@ def public_keys(service: Service) -> Mapping[Algorithm, bytes]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[[str, Mapping[str, str]], str]:
-    """Run commands in the folder of the test; return what they write. They must succeed."""
+    """Run commands in the test's folder; return their output. They must succeed."""
 
     def run(script: str, environment: Mapping[str, str]) -> str:
         ended = subprocess.run(

@@ -26,9 +26,9 @@ def copy_repository(folder: Path) -> None:
 
 
 def apply(folder: Path) -> list[str]:
-    """Make the edits of the page that are not there yet; return their files.
+    """Make the page's missing edits; return their files.
 
-    Raises ValueError for a place that the file has not exactly once.
+    Raises ValueError for a place that is not in the file exactly once.
     """
     text = PAGE.read_text()
     changed = []

@@ -1,7 +1,7 @@
-"""The tables of the documentation that the code has: ``make docs`` writes them.
+"""The generated tables of the documentation: ``make docs`` writes them.
 
 A block of a page stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. The pages in
-docs/reference are generated as a whole.
+docs/reference are completely generated.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def codes(texts: Iterable[str], separator: str = " ") -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell: on one line, without a bar that would end the cell."""
+    """Return a text for a table cell: on one line, without vertical bars."""
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
 
 

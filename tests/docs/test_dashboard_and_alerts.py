@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules ask for metrics that exist, by labels and values that exist."""
+"""The dashboard and the alert rules use only existing metrics, labels and values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expressions() -> dict[str, str]:
 
 
 def metric_of(series: str) -> Metric | None:
-    """Return the metric that has a series of this name."""
+    """Return the metric with a series of this name."""
     name = re.sub(r"_(bucket|sum|count)$", "", series)
     found = BY_NAME.get(series) or BY_NAME.get(name)
     is_histogram = found is not None and found.kind is Kind.HISTOGRAM
@@ -52,7 +52,7 @@ def metric_of(series: str) -> Metric | None:
 
 
 def problems(expression: str) -> list[str]:
-    """Return what an expression names that does not exist."""
+    """Return the unknown names in an expression."""
     found = []
     grouping = {
         label.strip()
@@ -83,7 +83,7 @@ def problems(expression: str) -> list[str]:
 
 
 def test_every_name_exists() -> None:
-    """No expression asks for a metric, a label or a label's value that there is not."""
+    """Every metric, label and label value in an expression exists."""
     found = expressions()
     assert len(found) > 40
     assert {where: problems(each) for where, each in found.items() if problems(each)} == {}
@@ -108,5 +108,5 @@ def test_every_metric_is_shown() -> None:
     ],
 )
 def test_what_does_not_exist_is_noticed(expression: str) -> None:
-    """A misspelt metric, label or value is found."""
+    """An unknown metric, label or value is found."""
     assert problems(expression) != []

@@ -1,4 +1,4 @@
-"""What docs/audit.md says is what the verifier does, and what both processes record."""
+"""docs/audit.md matches the verifier and the records of both processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 
 
 def section(title: str) -> str:
-    """Return what stands under a heading."""
+    """Return the text under a heading."""
     return re.split(r"^#+ ", DOCUMENT.split(f" {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
@@ -30,14 +30,14 @@ def test_every_kind_of_finding_is_explained() -> None:
 
 @pytest.mark.parametrize("number", FORMATS)
 def test_every_name_of_a_format_is_listed(number: int) -> None:
-    """The table of a format has its names, in the order of the text."""
+    """The table of a format has its names, in the order of the record's text."""
     names = listed(f"Format {number}")
     assert names == sorted(names)
     assert names == list(FORMATS[number])
 
 
 def test_the_example_of_a_record_has_that_leaf() -> None:
-    """The text that is shown is hashed to the leaf that is shown."""
+    """The hash of the shown text is the shown leaf."""
     shown = re.search(r"whose leaf is `(\w+)`:\n\n```json\n(.*)\n```", section("Format 1"))
     assert shown is not None
     leaf, text = shown.groups()
@@ -62,7 +62,7 @@ def test_every_operation_of_the_key_service_is_documented() -> None:
 
 
 def test_every_outcome_is_documented() -> None:
-    """The table of outcomes has every one that is not a code, and no other."""
+    """The table of outcomes has exactly the outcomes that are not error codes."""
     answers_only = {ErrorKind.RECORD_NOT_FOUND, ErrorKind.BAD_RESPONSE, ErrorKind.TOO_LARGE}
     recorded = {*Outcome, *ErrorKind} - answers_only
     assert sorted(listed("Outcomes")) == sorted(recorded)

@@ -1,4 +1,4 @@
-"""What docs/cli.md says of the command is what the command does."""
+"""docs/cli.md matches the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPLETION = {"--install-completion", "--show-completion"}
 
 
 def section(title: str) -> str:
-    """Return what stands under a heading."""
+    """Return the text under a heading."""
     return re.split(
         r"^## ", DOCUMENT.split(f"\n## {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE
     )[0]
@@ -49,7 +49,7 @@ def test_completion_is_documented() -> None:
 
 
 def test_every_format_is_documented() -> None:
-    """The table of formats has them all, with what each has."""
+    """The table of formats has all formats with their fields."""
     found = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows("Formats")}
     formats = {
         name: {each.name for each in fields(kind) if each.name not in {"algorithm", "key_version"}}
@@ -61,7 +61,7 @@ def test_every_format_is_documented() -> None:
 
 @dataclass(frozen=True)
 class Shell:
-    """A place to run the command in, as a tenant."""
+    """A folder to run the command in, as a tenant."""
 
     program: Sequence[str | Path]
     directory: Path
@@ -143,7 +143,7 @@ def shell(
 
 
 def _rate_limited(shell: Shell) -> int:
-    """Spend a tenant's only request of the minute, and ask again."""
+    """Use up a tenant's only request of the minute, and send another."""
     operator = ("--api-key-file", "operator")
     made = subprocess.run(
         [*shell.program, "tenants", "create", os.urandom(8).hex(), *operator, "--output", "json"],
@@ -182,5 +182,5 @@ def test_every_status_is_documented() -> None:
 
 @pytest.mark.parametrize("status", ENDINGS)
 def test_every_status_comes(shell: Shell, status: int) -> None:
-    """Each status in the table is what the command ends with when that happens."""
+    """Each status in the table is the command's status in that case."""
     assert ENDINGS[status](shell) == status

@@ -1,4 +1,4 @@
-"""docs/cryptography.md is true: its sizes, its layouts, and every program in it."""
+"""docs/cryptography.md is correct: its sizes, its layouts, and every program in it."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ ENVELOPES = json.loads(VECTORS.read_bytes())["envelopes"]
 
 
 def changed(data: bytes, at: int) -> bytes:
-    """Return the data with one bit of one byte changed."""
+    """Return the data with one changed bit in one byte."""
     copy = bytearray(data)
     copy[at] ^= 0x01
     return bytes(copy)
 
 
 def each_changed(data: bytes, *borders: int) -> Iterator[bytes]:
-    """Return copies with one byte changed: first, middle, last, and around each border."""
+    """Return copies with one byte changed: first, middle, last, and at each border."""
     positions = {0, len(data) // 2, len(data) - 1}
     positions |= {at for border in borders for at in (border - 1, border)}
     for at in sorted(at for at in positions if at < len(data)):
@@ -98,7 +98,7 @@ def table(document: str) -> Mapping[str, tuple[str, str, int, int, int]]:
 
 
 def test_every_wire_value_occurs(document: str) -> None:
-    """Each name that a client can send for an algorithm or a hash function is in the text."""
+    """Each API name of an algorithm or a hash function is in the text."""
     for value in (*Algorithm, *HashAlgorithm):
         assert f"`{value}`" in document
     for hash_algorithm, size in DIGEST_SIZE.items():
@@ -118,7 +118,7 @@ def test_the_service_returns_the_tables_sizes(
     service: Service,
     public_keys: PublicKeys,
 ) -> None:
-    """Public key, ciphertext or signature, and stored private key are as long as the table says."""
+    """Public key, ciphertext or signature, and stored private key have the table's sizes."""
     _, _, public_key, output, private_key = table[algorithm]
     assert len(public_keys[algorithm]) == public_key
     if algorithm in KEMS:
@@ -140,14 +140,14 @@ def test_the_service_returns_the_tables_sizes(
 
 
 def test_the_programs_are_all_there(sources: Mapping[str, str], document: str) -> None:
-    """Every fenced program has a name, and no documented one is missing."""
+    """Every program in a fence has a name, and no documented one is missing."""
     assert set(sources) == EXAMPLES
     assert document.count("```python") == len(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_programs_stand_by_themselves(name: str, sources: Mapping[str, str]) -> None:
-    """No program can import anything of pqkeep: only the modules that the document names."""
+    """No program imports pqkeep: only the modules that the document names."""
     source = sources[name]
     assert "pqkeep_" not in source
     assert "__import__" not in source
@@ -170,7 +170,7 @@ def check_verifier(
     signature: bytes,
     *borders: int,
 ) -> None:
-    """Assert that a signature holds, and does not once one byte of anything is changed."""
+    """Assert that a signature is valid, and invalid after a change of any input."""
     assert verify(public_key, message, signature) is True
     assert verify(public_key, b"", signature) is False
     for other in each_changed(message):
@@ -186,7 +186,7 @@ def check_verifier(
 def test_ml_dsa_signatures_verify_outside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The documented program verifies an ML-DSA signature made over HTTP, and no changed one."""
+    """The documented program verifies an ML-DSA signature made over HTTP, and refuses changed ones."""
     signature = service.read("/signature/sign", "signature", algorithm=algorithm, message=MESSAGE)
     verify = example("verify-ml-dsa")["verify_ml_dsa"]
     check_verifier(verify, public_keys[algorithm], MESSAGE, signature)
@@ -221,7 +221,7 @@ def test_slh_dsa_signatures_verify_outside(
 def test_signatures_over_digests_verify_outside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The documented program verifies sign-hash with all hash functions, and nothing changed."""
+    """The documented program verifies sign-hash with all hash functions, and refuses changes."""
     verify = example("verify-sign-hash")["verify_hash"]
     for hash_algorithm in HashAlgorithm:
         digest = hashlib.new(hash_algorithm.replace("-", ""), MESSAGE).digest()
@@ -252,7 +252,7 @@ def test_a_computed_mu_is_signed_as_its_message(
     public_keys: PublicKeys,
     example: Example,
 ) -> None:
-    """What sign-mu returns for the program's mu, verify accepts for the message and its context."""
+    """The signature by the program's mu verifies for the message and its context."""
     mu = example("compute-mu")["compute_mu"](public_keys[algorithm], BytesIO(MESSAGE), context)
     signature = service.read("/signature/sign-mu", "signature", algorithm=algorithm, mu=mu)
     verify = {"algorithm": algorithm, "key_version": 1, "signature": signature}
@@ -297,7 +297,7 @@ def test_signatures_are_hedged(
 def test_a_composite_signatures_bytes_are_not_unique(
     service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The twin of a composite signature that the document warns of verifies inside and outside."""
+    """The documented second form of a composite signature verifies inside and outside."""
     algorithm = Algorithm.COMPOSITE_ML_DSA
     signature = service.read("/signature/sign", "signature", algorithm=algorithm, message=MESSAGE)
     r, s = decode_dss_signature(signature[3309:])
@@ -315,7 +315,7 @@ def test_a_composite_signatures_bytes_are_not_unique(
 
 
 def decapsulate(service: Service, algorithm: Algorithm, kem_ciphertext: bytes) -> bytes:
-    """Return the shared secret that the service finds in a KEM ciphertext."""
+    """Return the shared secret that the service recovers from a KEM ciphertext."""
     return service.read(
         "/kem/decapsulate",
         "shared_secret",
@@ -337,7 +337,7 @@ def encapsulate(example: Example, algorithm: Algorithm, public_key: bytes) -> tu
 def test_encapsulated_outside_decapsulated_inside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The service finds the secret of the documented program, and another for a changed byte."""
+    """The service recovers the documented program's secret, and another one after a change."""
     secret, kem_ciphertext = encapsulate(example, algorithm, public_keys[algorithm])
     assert len(secret) == 32
     assert decapsulate(service, algorithm, kem_ciphertext) == secret
@@ -373,7 +373,7 @@ def test_decapsulate_refuses_what_the_document_says(
 
 
 def decrypt(service: Service, algorithm: Algorithm, blob: bytes) -> bytes:
-    """Return what the service reads out of a blob."""
+    """Return the service's plaintext of a ciphertext."""
     return service.read(
         "/kem/decrypt", "plaintext", algorithm=algorithm, key_version=1, ciphertext=blob
     )
@@ -409,7 +409,7 @@ def test_blobs_made_outside_open_inside(
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_envelopes_open_outside(algorithm: Algorithm, service: Service, example: Example) -> None:
-    """The documented program reads the service's envelope, and opens it with its row only."""
+    """The documented program opens the service's envelope, only with its associated data."""
     program, row = example("open-envelope"), b"customers/42"
     envelope = service.post(
         "/kem/encrypt",
@@ -431,7 +431,7 @@ def test_envelopes_open_outside(algorithm: Algorithm, service: Service, example:
 
 
 def test_symmetric_keys_open_outside(service: Service, example: Example) -> None:
-    """With the root key, the documented program opens what XAES-256-GCM made, and nothing else."""
+    """With the root key, the documented program opens only XAES-256-GCM's own ciphertexts."""
     algorithm, row, tenant = Algorithm.XAES_256_GCM, b"customers/42", service.caller.tenant_id
     made = service.post("/kms/keys/generate", algorithm=algorithm)
     stored = service.stored(algorithm)
@@ -459,7 +459,7 @@ def test_symmetric_keys_open_outside(service: Service, example: Example) -> None
 
 @pytest.mark.parametrize("vector", ENVELOPES, ids=lambda vector: vector["algorithm"])
 def test_the_stored_envelopes_are_read(vector: dict[str, Any], example: Example) -> None:
-    """The documented program, which shares no code with pqkeep, opens the golden envelopes."""
+    """The documented program, without pqkeep's code, opens the golden envelopes."""
     program = example("open-envelope")
     named, version, keyring, _ = program["read_envelope"](vector["envelope"])
     assert (named, version, keyring) == (
@@ -480,7 +480,7 @@ def test_the_stored_envelopes_are_read(vector: dict[str, Any], example: Example)
 def test_keys_wrapped_outside_unwrap_inside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The service unwraps the documented program's keys of each size, and no changed one."""
+    """The service unwraps the documented program's keys of each size, and refuses changed ones."""
     make_blob = example("make-blob")["make_blob"]
     named = {"algorithm": algorithm, "key_version": 1}
     for size in sorted(SYMMETRIC_KEY_SIZES):
@@ -498,7 +498,7 @@ def test_keys_wrapped_outside_unwrap_inside(
 def test_a_blob_is_bound_to_every_field_of_info(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """Both endpoints refuse a blob that was made for another purpose, tenant or version."""
+    """Both endpoints refuse a ciphertext for another purpose, tenant or version."""
     make_blob, public_key = example("make-blob")["make_blob"], public_keys[algorithm]
     tenant, data = service.caller.tenant_id, bytes(32)
     other_tenant = tenant[:-1] + ("1" if tenant[-1] == "0" else "0")
@@ -519,7 +519,7 @@ def test_a_blob_is_bound_to_every_field_of_info(
 def test_a_blob_is_bound_to_its_algorithm(
     service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """A blob opened under another KEM's name is answered as the document says."""
+    """A ciphertext under another KEM's name gets the documented error."""
     arguments = (public_keys[Algorithm.X_WING], service.caller.tenant_id, 1, b"data")
     blob = example("make-blob")["make_blob"]("encrypt", "X-Wing", *arguments)
     refusal = service.refusal(
@@ -535,7 +535,7 @@ def test_a_blob_is_bound_to_its_algorithm(
 def test_blobs_made_inside_open_outside(
     purpose: str, algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """With the decapsulated secret the documented program opens the service's blob, and only it."""
+    """With the decapsulated secret the documented program opens only the service's ciphertext."""
     data, named = os.urandom(32), {"algorithm": algorithm, "key_version": 1}
     if purpose == "encrypt":
         blob = service.read("/kem/encrypt", "ciphertext", plaintext=data, **named)
@@ -563,7 +563,7 @@ def test_blobs_made_inside_open_outside(
 
 
 def test_the_worked_example_is_right(document: str, example: Example) -> None:
-    """The hexadecimal example gives its plaintext, through the documented program too."""
+    """The hexadecimal example gives its plaintext, also with the documented program."""
     block = document.partition("<!-- example values: kem-dem -->")[2].split("```")[1]
     lines = (line.rsplit(maxsplit=1) for line in block.splitlines()[1:])
     values = {name.strip(): bytes.fromhex(value) for name, value in lines}
@@ -590,7 +590,7 @@ def test_the_worked_example_is_right(document: str, example: Example) -> None:
 def test_deterministic_mode_is_randomized(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys
 ) -> None:
-    """The same plaintext with the same salt in deterministic mode gives different blobs."""
+    """The same plaintext and salt in deterministic mode give different ciphertexts."""
     fields = {"plaintext": b"the same", "mode": "deterministic", "salt": b"salt"}
     first, second = (
         service.read("/kem/encrypt", "ciphertext", algorithm=algorithm, **fields) for _ in range(2)
@@ -607,7 +607,7 @@ def test_private_keys_unseal_outside(
     public_keys: PublicKeys,
     example: Example,
 ) -> None:
-    """From root key and row the documented programs find the key pair, and only in its place."""
+    """From root key and row the documented programs recover the key pair, only for this row."""
     stored, unseal = service.stored(algorithm), example("unseal")["unseal"]
     assert stored.public_key == public_keys[algorithm]
     tenant, root_key = stored.tenant_id, service.root_key
@@ -631,7 +631,7 @@ def test_private_keys_unseal_outside(
 
 
 def test_the_check_value_is_the_documents(service: Service, example: Example) -> None:
-    """The stored check value is what the documented program computes from the root key."""
+    """The stored check value equals the documented program's result for the root key."""
     check_value = example("unseal")["check_value"]
     assert check_value(service.root_key) == service.check_value()
     assert check_value(changed(service.root_key, 31)) != service.check_value()

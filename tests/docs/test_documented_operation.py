@@ -1,4 +1,4 @@
-"""The commands of ``pqkeepd`` that the documentation tells operators to run exist."""
+"""All ``pqkeepd`` commands in the documentation for operators exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = re.compile(r"(?:^|[`/ ])pqkeepd ((?:[^`|;&\n\"]|\\\n)*)", re.MULTILINE
 
 
 def _command(words: list[str]) -> tuple[Any, list[str]]:
-    """Return the command that words name, and the rest of them."""
+    """Return the command that words name, and the remaining words."""
     found: Any = typer.main.get_command(app)
     while words and hasattr(found, "commands") and words[0] in found.commands:
         found, words = found.commands[words[0]], words[1:]
@@ -33,7 +33,7 @@ def _command(words: list[str]) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_their_options_exist(document: Path) -> None:
-    """Each names a command that can be run, with options that it has."""
+    """Each documented command exists, with its options."""
     for said in COMMAND.findall(document.read_text()):
         words = said.replace("\\\n", " ").split("#")[0].split()
         if not words or not re.fullmatch("[a-z][a-z-]*", words[0]):

@@ -1,6 +1,6 @@
-"""README and the pages for users, in the order of the map, as one person would follow them.
+"""README and the pages for users, in the order of the map, followed by one person.
 
-Everything runs in one shell, in one directory, against one installation, as one tenant.
+All commands run in one shell, in one directory, with one installation and one tenant.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SHOWN = (
     r"pqkeep: plan\.txt: the signature is not good",
     r"verified",
 )
-"""Lines that somebody sees who follows the documents."""
+"""Lines that a reader of the pages sees."""
 STARTS = {"make run\n"}
-"""Blocks that start what the tests have running already."""
+"""Blocks that start processes which the tests already run."""
 VARIABLES = {"PQKEEP_URL", "PQKEEP_API_KEY"}
 
 
 def python(program: str) -> str:
-    """Return the command that runs a program, by the interpreter that README names."""
+    """Return the command that runs a program with README's interpreter."""
     return f".venv/bin/python -c {shlex.quote(program)}\n"
 
 
@@ -57,9 +57,9 @@ def readme() -> str:
 
 
 def document(name: str) -> str:
-    """Return the commands of a page, and its Python blocks as one program at the end.
+    """Return the commands of a page, with its Python blocks as one program at the end.
 
-    Commands of a page with a tutorial are those of the tutorial.
+    A page with a tutorial gives only the tutorial's commands.
     """
     text = (ROOT / "docs" / name).read_text()
     commands = TUTORIAL.findall(text)
@@ -71,7 +71,7 @@ def document(name: str) -> str:
 
 
 def make_environment(folder: Path, command: Sequence[str | Path]) -> None:
-    """Make an environment like that of the tests with another command as pqkeep."""
+    """Make an environment like that of the tests, with another pqkeep command."""
     ours = Path(SCRIPTS)
     (folder / ours.name).mkdir(parents=True)
     for each in {*ours.parent.iterdir(), *ours.iterdir()} - {ours, ours / "pqkeep"}:
@@ -84,7 +84,7 @@ def make_environment(folder: Path, command: Sequence[str | Path]) -> None:
 def test_everything_in_order(
     installation: Installation, pqkeep_command: Sequence[str | Path], tmp_path: Path
 ) -> None:
-    """A person who follows README and then each page meets no error."""
+    """A reader who follows README and then each page meets no error."""
     tenant, directory = installation.new_tenant(), tmp_path / "checkout"
     directory.mkdir()
     make_environment(directory / ".venv", pqkeep_command)

@@ -1,4 +1,4 @@
-"""The error codes are those of the specification, and each is shown by a test."""
+"""The error codes equal the specification's, and a test shows each."""
 
 import re
 from pathlib import Path
@@ -90,12 +90,12 @@ SHOWN_BY: dict[tuple[str, int], str] = {
     ("ERR_SERVICE_001", 503): "faults/test_key_service_failures.py::test_without_a_key_service",
     ("ERR_TIMEOUT_001", 504): "faults/test_key_service_failures.py::test_refusals",
 }
-"""A test over HTTP that ends in each error that is given."""
+"""A test over HTTP for each error."""
 NAMES = [f"{code} {status}" for code, status in SHOWN_BY]
 
 
 def test_statuses_are_the_catalogue_s() -> None:
-    """Each code has a status that the specification has for it."""
+    """Each code has a status that the specification gives it."""
     assert all(error.status in CATALOGUE[error.code] for error in Code)
 
 
@@ -114,7 +114,7 @@ def test_the_test_that_shows_it_is_there(error: tuple[str, int], test: str) -> N
 
 
 def test_no_test_expects_a_code_that_does_not_exist() -> None:
-    """What the tests over HTTP expect is in the catalogue: a typing error would prove nothing."""
+    """All codes that tests over HTTP expect exist."""
     expected = {
         code
         for folder in ("contract", "faults")

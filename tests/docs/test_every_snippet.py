@@ -1,7 +1,7 @@
-"""Every command and program of every page runs in a test, or stands here with the reason.
+"""Every command and program of every page runs in a test, or is listed here with a reason.
 
-The pages for users are in test_documents_in_order.py, those for operators and auditors in
-test_operators_pages.py. The others are run here.
+Pages for users run in test_documents_in_order.py, pages for operators and auditors in
+test_operators_pages.py, and all others here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"^( *)```([a-z]+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 SHOWN = {"text"}
-"""The language of what programs print, and of formats."""
+"""The language of output and formats."""
 Shell = Callable[[str, Mapping[str, str]], str]
 
 RUN: Mapping[str, str] = {
@@ -75,7 +75,7 @@ RUN: Mapping[str, str] = {
 NOT_HERE: Mapping[str, str] = {
     "docs/operations.md sql": "a superuser of a server: tests/backup has the same role",
 }
-"""Snippets that no test runs, with the reason."""
+"""Snippets without a test, with the reason."""
 
 ELSEWHERE: Mapping[str, str] = {
     "sha256sum": "needs wheels: make debian13",
@@ -118,7 +118,7 @@ def commands(name: str) -> list[str]:
 
 
 def test_every_snippet_is_run_or_has_a_reason() -> None:
-    """Each snippet of each page is in one of the two tables, and the tables have no others."""
+    """Each snippet of each page is in exactly one of the two tables, and the tables have no others."""
     found = {
         f"{page.relative_to(ROOT)} {language}"
         for page in PAGES
@@ -130,7 +130,7 @@ def test_every_snippet_is_run_or_has_a_reason() -> None:
 
 @pytest.mark.parametrize("test", sorted({*RUN.values()}))
 def test_the_named_test_exists(test: str) -> None:
-    """A test that is said to run snippets is in its file."""
+    """The test named for snippets exists in its file."""
     file, name = test.split("::")
     assert f"def {name}" in (Path(__file__).parent / file).read_text()
 
@@ -141,7 +141,7 @@ def environment_of(installation: Installation, api_key: str) -> dict[str, str]:
 
 
 def test_requests_of_the_api_page(installation: Installation, shell: Shell) -> None:
-    """The page's command and requests succeed, and the response has the fields that it shows."""
+    """The page's command and requests succeed, and the response has the shown fields."""
     tenant = installation.new_tenant()
     batch, results, moved = (
         json.loads(text)
@@ -166,7 +166,7 @@ def test_requests_of_the_api_page(installation: Installation, shell: Shell) -> N
 
 
 def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
-    """A public key is written as PEM, and a private key in a file is imported, from Python too."""
+    """A public key is written as PEM, and a private key's file is imported, also from Python."""
     pem = mldsa.MLDSA65PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -187,7 +187,7 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
 
 
 def test_configuration_in_order(installation: Installation, shell: Shell) -> None:
-    """Settings are checked, and variables of the environment that the page shows are taken."""
+    """The page's settings and environment variables are accepted."""
     settings = installation.data / "gateway" / "settings.toml"
     places = {r"\bDIR\b": str(installation.data), r"\bFILE\b": str(settings)}
     check, variables = commands("configuration.md")
@@ -267,7 +267,7 @@ def test_installation_in_order(installation: Installation, shell: Shell, tmp_pat
 
 
 def test_yaml_is_what_its_reader_takes() -> None:
-    """The chart has the values that the page sets, and Prometheus the files that it names."""
+    """The chart has the page's values, and Prometheus accepts the named files."""
     (values,) = (
         yaml.safe_load(text)
         for language, text in snippets(ROOT / "docs" / "installation.md")

@@ -23,7 +23,7 @@ CHECKS = (
         *("tests/architecture/test_access_names.py", "gateway/tests/test_self_description.py"),
     ),
 )
-"""What ``make docs``, ``make lint`` and ``make test`` run, as far as it concerns the change."""
+"""The parts of ``make docs``, ``make lint`` and ``make test`` that concern the change."""
 
 
 def make_environment(copy: Path) -> Path:
@@ -47,7 +47,7 @@ def changed(tmp_path: Path) -> Path:
 
 @pytest.mark.campaign
 def test_the_page_works_in_one_try(changed: Path) -> None:
-    """The endpoint answers, the style is right, and the generated tables have it."""
+    """The endpoint responds, the style is right, and the generated tables have it."""
     python = make_environment(changed)
     for check in CHECKS:
         ended = subprocess.run(
@@ -63,6 +63,6 @@ def test_the_page_works_in_one_try(changed: Path) -> None:
 
 
 def test_the_page_fits_the_code(changed: Path) -> None:
-    """Each place that the page names is found once, and the result is Python."""
+    """Each place on the page is found once, and the result is valid Python."""
     endpoint = changed / "gateway/src/pqkeep_gateway/api/plan_limits.py"
     compile(endpoint.read_text(), str(endpoint), "exec")

@@ -27,24 +27,24 @@ RELATIVE = [str(path.relative_to(ROOT)) for path in documents()]
 
 @pytest.fixture(scope="module")
 def generated() -> dict[str, str]:
-    """The text that each page must have, by its path."""
+    """The expected text of each page, by path."""
     return {str(path.relative_to(ROOT)): text for path, text in documents().items()}
 
 
 @pytest.mark.parametrize("page", RELATIVE)
 def test_make_docs_changes_nothing(page: str, generated: dict[str, str]) -> None:
-    """The page is what ``make docs`` writes."""
+    """The page equals the output of ``make docs``."""
     assert (ROOT / page).read_text() == generated[page], "run make docs"
 
 
 def test_every_threat_has_a_test() -> None:
-    """Each threat of SECURITY.md is shown by a test, and no test names another threat."""
+    """Each threat of SECURITY.md has a test, and no test names an unknown threat."""
     shown = {name for test in threats.marked_tests() for name in test.threats}
     assert shown == threats.threats().keys()
 
 
 def test_every_attacker_has_a_threat_of_its_own() -> None:
-    """Each row of an attacker in SECURITY.md has a name, and no name stands twice."""
+    """Each row of an attacker in SECURITY.md has a unique name."""
     rows = re.findall(
         r"^\| (?!attacker|---)(.*?) \|", (ROOT / "SECURITY.md").read_text(), re.MULTILINE
     )
@@ -53,7 +53,7 @@ def test_every_attacker_has_a_threat_of_its_own() -> None:
 
 
 def test_an_unknown_threat_ends_the_collection(tmp_path: Path) -> None:
-    """A marker with a name that SECURITY.md does not have is an error, before any test runs."""
+    """A marker with a name that SECURITY.md does not have is an error before the first test."""
     (tmp_path / "conftest.py").write_text(
         "from tests.threats import require_known_threats\n"
         "def pytest_collection_modifyitems(items):\n    require_known_threats(items)\n"
@@ -76,13 +76,13 @@ def test_an_unknown_threat_ends_the_collection(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_setting_is_explained(role: str) -> None:
-    """Each setting has a text of its own in the source."""
+    """Each setting has its own text in the source."""
     form, _ = ROLES[role]
     assert [setting.name for setting in settings_of(form) if not setting.explanation] == []
 
 
 def test_every_path_that_is_named_exists() -> None:
-    """The pages for contributors name no file or folder that is gone."""
+    """The pages for contributors name only existing files and folders."""
     paths = {
         path
         for page in ("docs/architecture.md", "docs/first-change.md", "docs/testing.md")
@@ -94,14 +94,14 @@ def test_every_path_that_is_named_exists() -> None:
 
 
 def _exists(path: str) -> bool:
-    """Return whether a path exists from the root, or from a distribution's package."""
+    """Return True if a path exists in the root, or in a distribution's package."""
     distribution, _, inner = path.partition("/")
     package = code_tables.DISTRIBUTIONS.get(distribution, "")
     return (ROOT / path).exists() or (ROOT / distribution / "src" / package / inner).exists()
 
 
 def test_variables_of_the_environment_are_settings(tmp_path: Path) -> None:
-    """The reader of settings takes the variables that configuration.md shows."""
+    """The reader of settings accepts the variables in configuration.md."""
     text = (ROOT / "docs" / "configuration.md").read_text()
     shown = re.findall(r"^export (PQKEEP_GATEWAY_\w+)=(.*)$", text, re.MULTILINE)
     environment = {name: shlex.split(value)[0] for name, value in shown}

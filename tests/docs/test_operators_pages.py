@@ -1,6 +1,6 @@
-"""The commands and settings of the pages for operators and auditors work, in their order.
+"""The commands and settings of the pages for operators and auditors work, in order.
 
-What cannot run here stands in a table with the reason.
+Commands that cannot run here are in a table with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pqkeep_server.start_settings import StartSettings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted({*DOCS.glob("*.md"), *(ROOT / "deploy").glob("*.md")} - {DOCS / "sdk.md"})
-"""All pages but the one with a TOML file of the client."""
+"""All pages except the one with the client's TOML file."""
 SNIPPET = re.compile(r"^ *```toml\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS = 120
@@ -46,7 +46,7 @@ ELSEWHERE: Mapping[str, str] = {
 
 
 def _partial(form: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return settings of which each may be missing."""
+    """Return settings, of which each may be missing."""
     hints = msgspec.inspect.type_info(form)
     assert isinstance(hints, msgspec.inspect.StructType)
     types = {name: kind for base in form.__mro__ for name, kind in _annotations(base).items()}
@@ -63,7 +63,7 @@ FORMS = [_partial(form) for form in (Gateway, KeyService, StartSettings)]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_of_a_page_are_settings(page: Path) -> None:
-    """Each TOML snippet has names and values that one of the settings files can have."""
+    """Each TOML snippet has names and values of one of the settings files."""
     for snippet in SNIPPET.findall(page.read_text()):
         settings, faults = decode_toml(snippet, dict[str, Any]), []
         for form in FORMS:
@@ -76,14 +76,14 @@ def test_settings_of_a_page_are_settings(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
 def test_targets_of_make_exist(page: Path) -> None:
-    """Each command of make on a page names a target of the Makefile."""
+    """Each make command on a page names a target of the Makefile."""
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text(), re.MULTILINE)
     assert set(named) <= targets
 
 
 def commands(page: str) -> list[str]:
-    """Return the shell commands of a page that run here, a fence each."""
+    """Return a page's shell commands that run here, one text for each fence."""
     fences = SHELL.findall((DOCS / page).read_text())
     return [
         "".join(
@@ -96,7 +96,7 @@ def commands(page: str) -> list[str]:
 
 
 def replaced(script: str, places: Mapping[str, str]) -> str:
-    """Return a script with other texts for some patterns."""
+    """Return a script with patterns replaced."""
     for pattern, text in places.items():
         script = re.sub(pattern, text, script, flags=re.MULTILINE)
     return script

@@ -1,4 +1,4 @@
-"""The documentation's web site: its links, its search, and how it looks to a browser."""
+"""The documentation's web site: its links, its search, and its pages in a browser."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "docs/tls": ("TLS", "certificate", "HTTPS"),
     "docs/try": ("quickstart", "getting started"),
 }
-"""The page that the search has to name first, and words that people type."""
+"""The page that must be found first, and the typed words."""
 
 
 def build(target: Path, *source: Path) -> subprocess.CompletedProcess[str]:
@@ -112,7 +112,7 @@ def test_a_dead_link_ends_the_build(tmp_path: Path, link: str) -> None:
 
 
 def test_every_page_is_reached_from_the_map(site: Site) -> None:
-    """Links lead from docs/README.md to each page of the documentation."""
+    """Each page of the documentation is linked from docs/README.md."""
     waiting, seen = ["docs/README.html"], set[str]()
     while waiting:
         path = waiting.pop()
@@ -138,7 +138,7 @@ def test_links_lead_to_files_of_the_site(site: Site) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_fit_a_phone_and_ask_no_other_host(site: Site, visit: Visit, scheme: str) -> None:
-    """Each page is as wide as a phone, has no error, and its requests stay on its host."""
+    """Each page is as wide as a phone, without errors or requests to other hosts."""
     visitor = visit(site.base_url, phone=True, color_scheme=scheme)
     page = visitor.open("/")
     page.wait_for_url("**/README.html")
@@ -154,7 +154,7 @@ def test_pages_fit_a_phone_and_ask_no_other_host(site: Site, visit: Visit, schem
 
 
 def first_result(page: Page, words: str) -> str:
-    """Type words into the search page; return the page that is found first."""
+    """Type words into the search page; return the first result."""
     page.locator(".pagefind-ui__search-input").fill(words)
     message = page.locator(".pagefind-ui__message")
     expect(message).to_have_text(re.compile(rf"^\d+ results? for {re.escape(words)}$"))
@@ -166,7 +166,7 @@ def first_result(page: Page, words: str) -> str:
 
 
 def test_the_search_names_the_right_page_first(site: Site, visit: Visit) -> None:
-    """Each word that people type leads to the page that says what to do."""
+    """Typed words lead to the page with the instructions."""
     page = visit(site.base_url).open("/search.html")
     found = {words: first_result(page, words) for group in WORDS.values() for words in group}
     expected = {words: name for name, group in WORDS.items() for words in group}
@@ -174,7 +174,7 @@ def test_the_search_names_the_right_page_first(site: Site, visit: Visit) -> None
 
 
 def test_the_search_is_on_every_page(site: Site, visit: Visit) -> None:
-    """A reader searches from any page, and a result leads to the heading that has the words."""
+    """Each page has the search, and a result leads to the heading with the words."""
     page = visit(site.base_url).open("/docs/tls.html")
     page.get_by_placeholder("Search").fill("an API key is stolen")
     page.keyboard.press("Enter")

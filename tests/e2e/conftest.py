@@ -1,4 +1,4 @@
-"""A data directory that has been served once, to copy."""
+"""A data directory that has been used once, to copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def made_data(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[Path], Path]:
-    """Copy a data directory in which a key has been made."""
+    """Copy a data directory with a key."""
     folder = tmp_path_factory.mktemp("made")
     with running(folder) as installation:
         installation.demo().post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)

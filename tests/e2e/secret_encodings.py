@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 
 def encodings(secret: bytes) -> Iterator[bytes]:
-    """Every form in which a secret could have been written down."""
+    """Return every form in which a secret could appear."""
     yield secret
     yield secret.hex().encode()
     yield secret.hex().upper().encode()

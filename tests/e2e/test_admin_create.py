@@ -1,4 +1,4 @@
-"""``pqkeepd admin create`` as a program: one command for one person, and no secret beside it."""
+"""``pqkeepd admin create`` as a program: one command invites one person, and leaks no secret."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Create = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def key_file(installation: Installation, tmp_path: Path) -> Path:
-    """A file with the operator's credential, for its owner's eyes."""
+    """A private file with the operator's credential."""
     file = tmp_path / "operator.key"
     file.write_text(installation.ready["operator_key"] + "\n")
     file.chmod(0o400)
@@ -46,7 +46,7 @@ def create(
     key_file: Path,
     tenant: str,
 ) -> Create:
-    """Run the command; return its status, and what it wrote to stdout and stderr."""
+    """Run the command; return its status, stdout and stderr."""
     words = [*pqkeepd_command, "admin", "create"]
 
     def run(email: str, **options: str | Path) -> tuple[int, str, str]:
@@ -85,7 +85,7 @@ def _token(said: str) -> str:
 def test_the_command_lets_one_person_in(
     create: Create, installation: Installation, tenant: str, password: str
 ) -> None:
-    """It prints a link and a command with the same token; who uses it is the owner, once."""
+    """It prints a link and a command with the same token, which makes one person the owner."""
     email = _email()
     status, said, errors = create(email)
     _, link, _, command = (line.strip() for line in said.splitlines())
@@ -102,7 +102,7 @@ def test_the_command_lets_one_person_in(
 
 
 def test_the_command_trusts_the_same_authority(create: Create, tmp_path: Path) -> None:
-    """The printed command has the authority that this one was given, quoted for the shell."""
+    """The printed command has the same certificate authority, quoted for the shell."""
     own = tmp_path / "the authority.pem"
     own.write_bytes(new_certificate(tmp_path).path.read_bytes())
     status, said, errors = create(_email(), **{"ca-file": own})
@@ -114,7 +114,7 @@ def test_the_command_trusts_the_same_authority(create: Create, tmp_path: Path) -
 def test_a_later_command_is_the_one_that_holds(
     create: Create, installation: Installation, password: str
 ) -> None:
-    """Of two invitations to the same address the first is over when the second is made."""
+    """A second invitation to an address ends the first."""
     email = _email()
     first, second = (_token(create(email, role="viewer")[1]) for _ in range(2))
     fields = {"token": first, "password": password}
@@ -127,7 +127,7 @@ def test_a_later_command_is_the_one_that_holds(
 def test_somebody_who_is_there_already(
     create: Create, new_person: Callable[..., Caller], tenant: str
 ) -> None:
-    """For an address that somebody has there is no command, status 1 and the reason."""
+    """For an address with an account, the command ends with 1 and the reason."""
     email = _email()
     new_person(tenant, "viewer", email)
     status, said, errors = create(email.upper())
@@ -153,7 +153,7 @@ def test_somebody_who_is_there_already(
     ],
 )
 def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) -> None:
-    """A mistake is status 1 and one line that names it, on stderr."""
+    """A mistake ends with 1 and one line that names it, on stderr."""
     status, said, errors = create(**{"email": _email(), **options})
     assert (status, said) == (1, "")
     assert errors.startswith(f"pqkeepd: {reason}")
@@ -167,7 +167,7 @@ def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) ->
 def test_a_file_with_something_else(
     create: Create, installation: Installation, tmp_path: Path, content: str
 ) -> None:
-    """A file that has more than a credential, or none, or a wrong one, is refused unrepeated."""
+    """A file with more than a credential, without one, or with a wrong one is refused and not quoted."""
     file = tmp_path / "other.key"
     file.write_text(content.format(installation.ready["operator_key"]))
     file.chmod(0o400)
@@ -178,7 +178,7 @@ def test_a_file_with_something_else(
 
 
 def test_a_file_that_others_can_read(create: Create, key_file: Path) -> None:
-    """A credential that others can read is not used."""
+    """A credential that others can read is refused."""
     key_file.chmod(0o444)
     status, said, errors = create(_email())
     assert (status, said) == (1, "")
@@ -188,7 +188,7 @@ def test_a_file_that_others_can_read(create: Create, key_file: Path) -> None:
 def test_no_secret_is_in_the_output_of_the_service(
     create: Create, installation: Installation, password: str
 ) -> None:
-    """The service writes neither the token nor the password, before or after use."""
+    """The service's output has neither the token nor the password, before or after use."""
     tokens = [_token(create(_email())[1]) for _ in range(2)]
     fields = {"token": tokens[0], "password": password}
     installation.caller(None).post("/auth/accept-invitation", fields, status=201)

@@ -1,4 +1,4 @@
-"""A running installation's audit log, saved as anyone would save it, and verified offline."""
+"""A running installation's audit log, exported and verified offline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLH_DSA = "SLH-DSA-SHA2-128s"
 
 
 class Shelf:
-    """A folder of answers, saved as curl would."""
+    """A folder of responses, saved like curl does."""
 
     def __init__(self, folder: Path, base_url: str) -> None:
         self.folder = folder
@@ -40,13 +40,13 @@ class Shelf:
 
 @pytest.fixture
 def shelf(tmp_path: Path, installation: Installation) -> Shelf:
-    """A folder of saved answers."""
+    """A folder of saved responses."""
     return Shelf(tmp_path, installation.base_url)
 
 
 @pytest.fixture
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant that has done something."""
+    """A tenant with some records."""
     made = new_tenant()
     work(made, times=3)
     return made
@@ -78,7 +78,7 @@ def verify(*arguments: str | Path) -> tuple[int, str]:
 
 
 def test_a_whole_export(operator: Caller, tenant: Caller, shelf: Shelf) -> None:
-    """The operator's export is verified with the keys and checkpoints that were saved before."""
+    """The operator's export verifies with keys and checkpoints saved earlier."""
     sign(operator)  # so that both keys are there before they are saved
     sign(operator, SLH_DSA)
     keys = shelf.save("keys.json", operator, "/keys")
@@ -93,7 +93,7 @@ def test_a_whole_export(operator: Caller, tenant: Caller, shelf: Shelf) -> None:
 
 
 def test_a_tenants_export(operator: Caller, tenant: Caller, shelf: Shelf) -> None:
-    """A tenant's export is verified, with the proof that it continues an older checkpoint."""
+    """A tenant's export verifies, with the proof that it continues an older checkpoint."""
     first = sign(operator)
     keys = shelf.save("keys.json", tenant, "/keys")
     kept = shelf.save("kept.json", tenant, "/checkpoints", after=first - 1, limit=1)
@@ -111,7 +111,7 @@ def test_a_tenants_export(operator: Caller, tenant: Caller, shelf: Shelf) -> Non
 
 
 def test_an_edited_export(operator: Caller, tenant: Caller, shelf: Shelf) -> None:
-    """One word in a real export changed: the record is named."""
+    """If one word of a real export is changed, its record is named."""
     sign(operator)
     export = shelf.save("export.jsonl", tenant, "/export")
     lines = export.read_text().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""The audit log of a whole installation, streamed to a file."""
+"""The audit log of a complete installation, streamed to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KYBER = {"algorithm": "Kyber768"}
 
 
 def test_the_file_has_the_log(start: Callable[..., Installation], tmp_path: Path) -> None:
-    """Each record is a line, as the API has it, before and after a restart, none twice or left out."""
+    """Each record is exactly one line in the API's form, before and after a restart."""
     path = tmp_path / "audit.jsonl"
     settings = {"audit_sink": f"file://{path}"}
     installation = start(settings=settings)
@@ -35,7 +35,7 @@ def test_the_file_has_the_log(start: Callable[..., Installation], tmp_path: Path
 
 
 def _wait_for(path: Path, installation: Installation) -> list[dict[str, object]]:
-    """Return the records that there are when the file has them."""
+    """Return all records once the file has them."""
     records = installation.operator().get("/audit/records", limit=500)["records"]
     deadline = time.monotonic() + SECONDS
     while not path.exists() or path.read_bytes().count(b"\n") < len(records):

@@ -1,4 +1,4 @@
-"""``pqkeepd destructions``: what is to be destroyed is listed and cancelled on the key service's machine."""
+"""``pqkeepd destructions`` lists and cancels scheduled destructions, on the key service's machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def destructions(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
-    """The command, on the data of an installation."""
+    """The command with an installation's data."""
     return _command(installation, pqkeepd_command)
 
 
@@ -47,7 +47,7 @@ def _command(installation: Installation, pqkeepd_command: Sequence[str | Path]) 
 
 @pytest.mark.threat("compromised-gateway")
 def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None:
-    """The operator's cancellation is recorded, and the gateway follows it and schedules nothing again."""
+    """The cancellation is recorded, and the gateway adopts it and schedules nothing again."""
     operator, tenant = installation.operator(), installation.new_tenant()
     path = f"/tenants/{tenant.tenant_id}"
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
@@ -118,7 +118,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_deleted_keyring_is_kept(installation: Installation, destructions: Run) -> None:
-    """A deleted keyring is listed by its name, and restored without a gateway."""
+    """A deleted keyring is listed by name, and restored without a gateway."""
     tenant = installation.new_tenant()
     for name in ("Cards", "logs"):
         tenant.post("/kms/keyrings", {"name": name}, status=201)
@@ -137,7 +137,7 @@ def test_a_deleted_keyring_is_kept(installation: Installation, destructions: Run
 
 
 def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
-    """One key version is cancelled by its name, and another name is refused with what helps."""
+    """A key version is cancelled by name, and an unknown name is refused with advice."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     tenant.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
@@ -153,7 +153,7 @@ def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
 
 @pytest.mark.threat("compromised-gateway")
 def test_a_failed_shard(tmp_path: Path, pqkeepd_command: Sequence[str | Path]) -> None:
-    """Where one shard does not answer, the others' destructions are listed and can be cancelled."""
+    """If one shard does not respond, the destructions of others are listed and can be cancelled."""
     with running(tmp_path, shards=2) as installation:
         destructions = _command(installation, pqkeepd_command)
         other = Layout(installation.data).shards[1]

@@ -1,4 +1,4 @@
-"""SIGTERM to pqkeepd before it serves: it ends at once, with status 0, and leaves nothing behind."""
+"""SIGTERM to pqkeepd before it is ready ends it at once with status 0, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pqkeep_server.settings_file import edited
 
 WAIT_SECONDS = 60.0
 END_SECONDS = 10.0
-"""Two processes are ended one after the other, on a machine with much else to do."""
+"""Seconds: two processes end one after the other, on a busy machine."""
 SLEEP = "/usr/bin/sleep"
 PROJECT = Path(__file__).parents[2] / "server" / "pyproject.toml"
 
@@ -39,13 +39,13 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port on which connections are made, and nothing is ever said."""
+    """A port that accepts connections and never responds."""
     with socket.create_server((HOST, 0)) as listener:
         yield listener.getsockname()[1]
 
 
 def _made(folder: Path, command: str) -> Layout:
-    """Make an installation for a command that runs it, in a folder."""
+    """Make an installation in a folder, for a command that runs it."""
     layout = Layout(folder / "data")
     if command == "start":
         made = pqkeepd("init", "--data", layout.directory, *IDS)
@@ -59,7 +59,7 @@ def _made(folder: Path, command: str) -> Layout:
 
 
 def _processes_of(layout: Layout) -> dict[int, str]:
-    """Return the processes that have a data directory among their words, or a root key's command."""
+    """Return the processes with a data directory in their arguments, and the root key commands."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -74,7 +74,7 @@ def _processes_of(layout: Layout) -> dict[int, str]:
 def _ended(
     command: str, layout: Layout, when: Callable[[subprocess.Popen[bytes], str], bool]
 ) -> str:
-    """Start a command, end it when a condition holds, and return its output."""
+    """Start a command, end it when a condition is true, and return its output."""
     options = ("--port", "0") if command == "dev" else ()
     output = layout.directory.parent / "output"
     words = [*pqkeepd_program(), command, *options, "--data", str(layout.directory)]
@@ -120,7 +120,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_before_it_starts_anything(command: str, folder: Path) -> None:
-    """It ends with status 0 also while it has no process yet, and can be started again."""
+    """Before its first process it ends with status 0, and can be started again."""
     layout = _made(folder, command)
     _ended(command, layout, _is_locked(layout))
 
@@ -135,7 +135,7 @@ def test_while_it_starts_processes(command: str, folder: Path) -> None:
 @pytest.mark.parametrize("which", ["accounts", "keys"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_while_a_database_hangs(command: str, which: str, folder: Path, silent: int) -> None:
-    """Processes that wait for a database server which says nothing end at once."""
+    """Processes that wait for an unresponsive database server end at once."""
     layout = _made(folder, command)
     settings = layout.gateway_settings if which == "accounts" else layout.key_service_settings
     address = f"postgresql://somebody@{HOST}:{silent}/name"
@@ -145,7 +145,7 @@ def test_while_a_database_hangs(command: str, which: str, folder: Path, silent: 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_while_a_root_key_is_waited_for(command: str, folder: Path) -> None:
-    """The command that is to print a root key ends with the key service that waits for it."""
+    """The root key command ends with the key service that waits for it."""
     layout = _made(folder, command)
     settings = layout.key_service_settings
     source = {"1": {"command": ["/bin/sh", "-c", f"exec {SLEEP} 1000 # {layout.directory}"]}}

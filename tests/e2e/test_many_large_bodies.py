@@ -18,14 +18,14 @@ MANY = 100
 
 
 def peak(pid: int) -> int:
-    """Return the most memory that a process has had."""
+    """Return a process's largest memory so far."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     line = next(line for line in lines if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def begun(installation: Installation, request: bytes) -> socket.socket:
-    """Send all of a request but its last byte."""
+    """Send a request except its last byte."""
     url = urlsplit(installation.base_url)
     connection = socket.create_connection((url.hostname, url.port), timeout=60)
     connection.sendall(request[:-1])
@@ -33,7 +33,7 @@ def begun(installation: Installation, request: bytes) -> socket.socket:
 
 
 def status(connection: socket.socket) -> int:
-    """Send the last byte of a request, and read its answer."""
+    """Send the last byte of a request, and read its response."""
     connection.sendall(b"}")
     with connection.makefile("rb") as response:
         first = response.readline()
@@ -46,7 +46,7 @@ def status(connection: socket.socket) -> int:
 
 
 def test_a_hundred_at_once_have_a_bound(tmp_path: Path) -> None:
-    """100 encryptions of 1 MiB that are whole at one moment are answered, in less than 300 MiB more."""
+    """100 concurrent encryptions of 1 MiB succeed with less than 300 MiB of additional memory."""
     with running(tmp_path) as installation, ExitStack() as sockets:
         tenant, other = installation.new_tenant(), installation.new_tenant()
         for each in (tenant, other):

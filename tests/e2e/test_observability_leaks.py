@@ -1,4 +1,4 @@
-"""Nothing that a client sent is in a metric, in the access log or in a trace."""
+"""No text from a client is in a metric, in the access log or in a trace."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def operator_command(installation: Installation, pqkeepd_command: Sequence[str |
 
 
 def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
-    """Return the records of an operation, as soon as there are any."""
+    """Return the records of an operation, once there are any."""
     deadline = time.monotonic() + SECONDS
     while not (records := operator.get("/audit/records", operation=operation)["records"]):
         assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
 
 @pytest.mark.threat("stolen-operator-credential")
 def test_a_named_operator_comes_and_goes(installation: Installation, operator_command: Run) -> None:
-    """Added, rotated and removed beside the service, with effect on the next request, by name in the log."""
+    """Adding, rotating and removing apply to the next request, and the log has the name."""
     first = operator_command("add", "ada").stdout.removesuffix("\n")
     assert kind_of(first) is CredentialKind.OPERATOR
     ada = installation.caller(first)
@@ -77,7 +77,7 @@ def test_a_named_operator_comes_and_goes(installation: Installation, operator_co
 
 
 def test_a_name_that_exists(operator_command: Run) -> None:
-    """A second operator of a name is refused by that reason alone, with the command that helps."""
+    """A second operator with a name is refused with the reason and the right command."""
     assert operator_command("add", "twice").stdout
     said = operator_command("add", "twice", status=1).stderr
     assert "an operator named twice already exists: pqkeepd operator rotate twice" in said

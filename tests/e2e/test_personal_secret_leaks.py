@@ -28,7 +28,7 @@ COOKIES = ("service_access_token", "service_refresh_token")
 
 @dataclass
 class Walk:
-    """A person who uses every function for people, and notes all secrets."""
+    """A person who uses every function for people, and records all secrets."""
 
     caller: Caller
     operator: Caller
@@ -37,13 +37,13 @@ class Walk:
     errors: list[bytes] = field(default_factory=list)
 
     def note(self, what: str, secret: str | bytes) -> Any:
-        """Keep a secret in mind; return it."""
+        """Record a secret; return it."""
         number = sum(each.startswith(what) for each in self.secrets) + 1
         self.secrets[f"{what} {number}"] = secret.encode() if isinstance(secret, str) else secret
         return secret
 
     def post(self, path: str, fields: object = None, status: int = 200) -> Any:
-        """Return what a request gives that succeeds, and keep the cookies in mind."""
+        """Return the response of a request that must succeed, and record the cookies."""
         data = self.caller.post(path, fields, status=status)
         for name in COOKIES:
             if name in self.caller.client.cookies:
@@ -51,7 +51,7 @@ class Walk:
         return data
 
     def refused(self, path: str, fields: object, **headers: str) -> Any:
-        """Return the error of a request that is refused."""
+        """Return the error of a request that must be refused."""
         response = self.caller.ask("POST", path, fields, headers=headers)
         assert response.is_client_error
         error = response.json()["error"]
@@ -67,7 +67,7 @@ class Walk:
         return {"X-Step-Up-Token": self.note("a step-up token", token)}
 
     def come_in(self, tenant_id: str) -> None:
-        """Accept one invitation of two, and try it again."""
+        """Accept one of two invitations, and try it again."""
         for _ in range(2):
             path = f"/tenants/{tenant_id}/invitations"
             fields = {"email": self.email, "role": "owner"}
@@ -79,7 +79,7 @@ class Walk:
         self.refused("/auth/accept-invitation", {"token": token + "x", "password": FIRST})
 
     def change_password(self) -> None:
-        """Take another password, having tried without proof."""
+        """Change the password, after a try without proof."""
         fields = {"new_password": self.note("a password", SECOND)}
         self.refused("/auth/change-password", fields)
         self.refused("/auth/step-up", {"password": self.note("a password", WRONG)})
@@ -96,7 +96,7 @@ class Walk:
         self.post("/auth/login", {"email": self.email, "password": SECOND})
 
     def enroll(self) -> tuple[TOTP, Sequence[str]]:
-        """Have a second factor; return what makes codes, and recovery codes."""
+        """Set up a second factor; return the code generator and the recovery codes."""
         headers = self.step_up(password=SECOND)
         made = self.caller.ask("POST", "/auth/mfa/enroll", headers=headers).json()["data"]
         secret = self.note("a TOTP secret in base32", made["secret"])
@@ -110,7 +110,7 @@ class Walk:
         return totp, codes
 
     def answer_challenges(self, totp: TOTP, codes: Sequence[str]) -> None:
-        """Sign in by a recovery code, and refresh twice with the same token."""
+        """Sign in with a recovery code, and refresh twice with the same token."""
         self.refused("/auth/login", {"email": self.email, "password": SECOND})
         challenge = self.secrets["a challenge 1"].decode()
         answered = {"challenge_token": challenge, "recovery_code": codes[0]}
@@ -126,7 +126,7 @@ class Walk:
 
 @dataclass
 class Run:
-    """A walk that is over, and every file that may have something of it."""
+    """A finished walk, with all files that may contain its secrets."""
 
     walk: Walk = field(repr=False)
     output: bytes = field(repr=False)
@@ -135,7 +135,7 @@ class Run:
 
 
 def _contents(place: Path, since: float) -> Iterator[tuple[str, bytes]]:
-    """Yield every file that was written to since then, but mail: the person may read it."""
+    """Yield every file written since then, except mail, which the person may read."""
     for path in [place] if place.is_file() else place.rglob("*"):
         if path.is_file() and path.suffix != ".eml" and path.stat().st_mtime >= since:
             yield str(path), path.read_bytes().rstrip(b"\0")
@@ -143,7 +143,7 @@ def _contents(place: Path, since: float) -> Iterator[tuple[str, bytes]]:
 
 @dataclass
 class Databases:
-    """Where a run's databases are, and what writes down what is in their server's memory."""
+    """The databases of a run, and a function that writes the server's memory to disk."""
 
     stores: Stores = IN_FILES
     places: Sequence[Path] = ()
@@ -152,7 +152,7 @@ class Databases:
 
 @pytest.fixture(scope="module", params=["sqlite", later("postgresql")])
 def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
-    """Two databases, beside the settings or on a server."""
+    """Two databases, in files or on a server."""
     if request.param == "sqlite":
         yield Databases()
         return
@@ -170,7 +170,7 @@ def run(
     databases: Databases,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Run:
-    """Somebody's walk through an installation, looked at while it serves and when it is over."""
+    """A person's walk through an installation, with files read during and after it."""
     folder = tmp_path_factory.mktemp("walk")
     began = time.time() - 1
 
@@ -195,7 +195,7 @@ def _assert_absent(walk: Walk, content: bytes, where: str) -> None:
 
 
 def test_the_walk_had_secrets_to_find(run: Run) -> None:
-    """There was a secret of every kind, each would be found, and what was written is searched."""
+    """Every kind of secret occurred, would be found, and the written files are searched."""
     kinds = {what.rstrip("0123456789 ") for what in run.walk.secrets}
     assert len(kinds) == 10, kinds
     for secret in run.walk.secrets.values():
@@ -208,7 +208,7 @@ def test_the_walk_had_secrets_to_find(run: Run) -> None:
 
 @pytest.mark.threat("accounts-database-reader")
 def test_no_secret_is_in_a_file(run: Run) -> None:
-    """No file of databases, their logs or settings has any of them, while it serves and later."""
+    """No file of databases, logs or settings has a secret, during and after the run."""
     for name, content in run.files.items():
         _assert_absent(run.walk, content, name)
     for name, content in run.files_meanwhile.items():
@@ -217,12 +217,12 @@ def test_no_secret_is_in_a_file(run: Run) -> None:
 
 
 def test_no_secret_is_in_the_output(run: Run) -> None:
-    """Nothing that the service wrote has any of them."""
+    """The service's output has none of the secrets."""
     _assert_absent(run.walk, run.output, "the output")
 
 
 def test_no_secret_is_in_an_error(run: Run) -> None:
-    """No refusal repeats any of them, though each request that was refused was full of them."""
+    """No error quotes a secret, although the refused requests were full of them."""
     assert len(run.walk.errors) >= 10
     for content in run.walk.errors:
         _assert_absent(run.walk, content, "an error")

@@ -1,4 +1,4 @@
-"""``pqkeepd dev`` as a program: its ready file, its end, its restart, and what stops it."""
+"""``pqkeepd dev`` as a program: its ready file, end, restart, and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pqkeep_server.initialise import IN_FILES, Layout
 
 SECONDS = 120.0
 ENOUGH_SECONDS = 150.0
-"""For many starts at once on a machine with other things to do."""
+"""Seconds for many concurrent starts on a busy machine."""
 KYBER = {"algorithm": "Kyber768"}
 
 Run = Callable[..., ForkedProcess]
@@ -43,7 +43,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> None:
-    """The ready file is private JSON of what a client needs, and all of it works at once."""
+    """The ready file is private JSON with a client's settings, all of which work at once."""
     installation = start(is_forked=False)
     assert mode(tmp_path / "ready.json") == 0o600
     ready = json.loads((tmp_path / "ready.json").read_text())
@@ -121,7 +121,7 @@ def test_everything_in_the_data_directory_is_private(start: Callable[..., Instal
 
 
 def test_only_loopback_is_served(start: Callable[..., Installation]) -> None:
-    """The one port that is open belongs to 127.0.0.1."""
+    """The only open port belongs to 127.0.0.1."""
     installation = start()
     port = int(installation.base_url.rsplit(":", 1)[1])
     listening = [
@@ -134,7 +134,7 @@ def test_only_loopback_is_served(start: Callable[..., Installation]) -> None:
 
 
 def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
-    """Started again on its data, the same credentials work and old ciphertexts decrypt."""
+    """After a restart the same credentials work and old ciphertexts decrypt."""
     first = start()
     ready = dict(first.ready)
     demo = first.demo()
@@ -163,7 +163,7 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_cleanly(start: Callable[..., Installation], number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end it with status 0, leave no process behind and close the port."""
+    """Ctrl-C and SIGTERM end it with status 0, without processes or an open port left."""
     installation = start(is_forked=number is not signal.SIGTERM)
     pids = list(installation.children().values())
     assert len(pids) == 2
@@ -177,7 +177,7 @@ def test_it_ends_cleanly(start: Callable[..., Installation], number: signal.Sign
 
 
 def test_it_ends_while_clients_are_connected(start: Callable[..., Installation]) -> None:
-    """A connection that is kept alive does not keep it from ending."""
+    """A kept-alive connection does not delay its end."""
     installation = start()
     url = installation.base_url.removeprefix("http://").split(":")
     with socket.create_connection((url[0], int(url[1])), SECONDS) as idle:
@@ -189,7 +189,7 @@ def test_it_ends_while_clients_are_connected(start: Callable[..., Installation])
 
 
 def refusal(pqkeepd: Run, tmp_path: Path, *arguments: str) -> str:
-    """Run a command that must fail by itself with status 1; return what it says."""
+    """Run a command that must fail with status 1; return its output."""
     output = tmp_path / "refusal"
     process = pqkeepd(output, "dev", *arguments)
     try:
@@ -206,7 +206,7 @@ def refusal(pqkeepd: Run, tmp_path: Path, *arguments: str) -> str:
 def test_a_data_directory_belongs_to_one(
     start: Callable[..., Installation], pqkeepd: Run, tmp_path: Path
 ) -> None:
-    """A second pqkeepd on the same data is refused and says why; the first one goes on."""
+    """A second pqkeepd on the same data is refused with the reason; the first one continues."""
     installation = start()
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(installation.data))
     assert f"another pqkeepd uses the data directory {installation.data}" in said
@@ -214,7 +214,7 @@ def test_a_data_directory_belongs_to_one(
 
 
 def test_a_port_in_use(pqkeepd: Run, tmp_path: Path) -> None:
-    """On a taken port the command names it and ends; the data directory can be used again."""
+    """For a port in use the command names it and ends; the data directory stays usable."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(pqkeepd, tmp_path, "--port", str(port), "--data", str(tmp_path / "data"))
@@ -227,7 +227,7 @@ def test_a_port_in_use(pqkeepd: Run, tmp_path: Path) -> None:
 def test_a_start_after_a_port_in_use(
     start: Callable[..., Installation], pqkeepd: Run, tmp_path: Path
 ) -> None:
-    """A first start that failed for its port leaves data that the next start completes."""
+    """After a failed first start with a used port, the next start completes the data."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refusal(pqkeepd, tmp_path, "--port", str(port), "--data", str(tmp_path / "data"))
@@ -235,7 +235,7 @@ def test_a_start_after_a_port_in_use(
 
 
 def spoil_root_key(data: Path) -> None:
-    """Put another root key in the place of the right one."""
+    """Replace the root key by another one."""
     path = data / "keyservice" / "root.key"
     path.unlink()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o400)
@@ -244,7 +244,7 @@ def spoil_root_key(data: Path) -> None:
 
 
 def spoil_database(path: Path) -> None:
-    """Put something else in a database's place, and nothing beside it."""
+    """Replace a database by another file, without its side files."""
     for each in path.parent.glob(path.name + "*"):
         each.unlink()
     path.write_bytes(b"no database" * 999)
@@ -278,7 +278,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "dev.json cut off": (lambda data: (data / "dev.json").write_text("{"), "dev.json"),
     "a path too long for a socket": (lambda _: None, "socket"),
 }
-"""Damages of a data directory, each with the words of its message."""
+"""Damages of a data directory, each with words of the message."""
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def refusals(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_data(refusals: dict[str, tuple[int | None, str]], damage: str) -> None:
-    """Data that cannot be served end it with status 1 and the reason: no endless try."""
+    """Unusable data ends it with status 1 and the reason, without endless retries."""
     status, said = refusals[damage]
     assert status == 1
     assert DAMAGES[damage][1] in said
@@ -319,7 +319,7 @@ def test_damaged_data(refusals: dict[str, tuple[int | None, str]], damage: str) 
 
 
 def test_a_directory_of_something_else(pqkeepd: Run, tmp_path: Path) -> None:
-    """Where another program's files are in the way, they are named and left alone."""
+    """Another program's files in the folder are named and not changed."""
     (tmp_path / "data" / "keyservice" / "theirs").mkdir(parents=True)
     (tmp_path / "data").chmod(0o700)
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"))
@@ -328,7 +328,7 @@ def test_a_directory_of_something_else(pqkeepd: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o750, 0o705, 0o711])
 def test_a_directory_that_others_may_read(pqkeepd: Run, tmp_path: Path, mode: int) -> None:
-    """A data directory that is not its owner's alone is refused, and nothing is written to it."""
+    """A data directory that others may read is refused, and nothing is written to it."""
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(mode)
@@ -340,7 +340,7 @@ def test_a_directory_that_others_may_read(pqkeepd: Run, tmp_path: Path, mode: in
 def test_an_accounts_database_that_others_may_read(
     start: Callable[..., Installation], pqkeepd: Run, tmp_path: Path
 ) -> None:
-    """It is refused as the keys database is."""
+    """An accounts database that others may read is refused, like the keys database."""
     start().stop()
     (tmp_path / "data" / "gateway" / "accounts.sqlite3").chmod(0o644)
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"))
@@ -359,7 +359,7 @@ def test_a_ready_file_that_cannot_be(pqkeepd: Run, tmp_path: Path) -> None:
 
 
 def test_tls_is_for_another_command(pqkeepd: Run, tmp_path: Path) -> None:
-    """Settings with a certificate are refused: everything that it prints is plain HTTP."""
+    """Settings with a certificate are refused, because all printed addresses are plain HTTP."""
     data = tmp_path / "data"
     initialise_data(data, IN_FILES, {"tls_certificate": "c.pem", "tls_key": "k.pem"})
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(data))
@@ -388,7 +388,7 @@ def test_what_is_no_port(pqkeepd: Run, tmp_path: Path, port: str) -> None:
 def test_what_is_no_address_of_a_server(
     pqkeepd: Run, tmp_path: Path, option: str, address: str
 ) -> None:
-    """It is a usage error that names the option, not the address, before anything is made."""
+    """An invalid server address is a usage error with the option's name, without the address."""
     output, data = tmp_path / "output", tmp_path / "data"
     assert pqkeepd(output, "dev", "--data", str(data), option, address).wait(SECONDS) == 2
     assert option in output.read_text()
@@ -397,7 +397,7 @@ def test_what_is_no_address_of_a_server(
 
 
 def test_several_gateways_without_a_valkey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are refused before anything is made, with the command that installs one."""
+    """Several gateways without a Valkey are refused before anything is made, with the install command."""
     monkeypatch.setattr(valkey, "PACKAGE", "no_such_package")
     monkeypatch.setenv("PATH", str(tmp_path))
     data = tmp_path / "data"

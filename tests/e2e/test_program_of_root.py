@@ -1,4 +1,4 @@
-"""A Python that only root can run: said before anything is made or started."""
+"""A Python that only root can run is reported before anything is made or started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture(scope="module")
 def program(folder: Path) -> Path:
-    """Name a Python in a folder of root's alone."""
+    """Return a Python in a folder that only root can reach."""
     own = folder / "own"
     own.mkdir(mode=0o700)
     (own / "python3").symlink_to(python())
@@ -26,7 +26,7 @@ def program(folder: Path) -> Path:
 
 
 def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of pqkeepd by that Python."""
+    """Run a command of pqkeepd with that Python."""
     return subprocess.run(
         [program, "-P", "-c", CODE, *map(str, arguments)],
         env=ENVIRONMENT,
@@ -38,12 +38,12 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def _names_both(said: str, program: Path) -> bool:
-    """Return whether a message names the user, the program and the file that the program is."""
+    """Return True if a message names the user, the program and the program's real file."""
     return all(str(each) in said for each in (GATEWAY, program, program.resolve()))
 
 
 def test_init_makes_nothing(program: Path, folder: Path) -> None:
-    """It names the user and the Python, and there is no data directory."""
+    """Init names the user and the Python, and makes no data directory."""
     ended = run(program, "init", "--data", folder / "none", *IDS)
     assert ended.returncode == 1
     assert _names_both(ended.stderr, program)
@@ -51,7 +51,7 @@ def test_init_makes_nothing(program: Path, folder: Path) -> None:
 
 
 def test_start_and_doctor_say_it(program: Path, folder: Path) -> None:
-    """Of an installation that another Python made, start ends with 78, and doctor names the user."""
+    """With another Python's installation, start ends with 78, and doctor names the user."""
     layout, _ = initialised(folder / "data")
     started = run(program, "start", "--data", layout.directory)
     assert started.returncode == os.EX_CONFIG

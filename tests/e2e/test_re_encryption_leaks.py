@@ -25,7 +25,7 @@ AT_ONCE = 16 * 1024 * 1024
 
 
 def memory(pid: int) -> Iterator[bytes]:
-    """Yield what a process has in memory, in pieces that overlap."""
+    """Yield a process's memory in overlapping pieces."""
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as content:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             found = READABLE.match(line)
@@ -40,12 +40,12 @@ def memory(pid: int) -> Iterator[bytes]:
 
 
 def occurs(pid: int, *texts: bytes) -> bool:
-    """Return whether one of some texts is in a process's memory."""
+    """Return True if any of some texts is in a process's memory."""
     return any(text in piece for piece in memory(pid) for text in texts)
 
 
 def _sealed(tenant: Caller, canary: bytes, count: int) -> list[str]:
-    """Return ciphertexts of the canary that were made without the service."""
+    """Return ciphertexts of the canary that were made offline."""
     key = tenant.get("/kms/keys/1/public-key", algorithm=SOURCE, format="raw")["public_key"]
     recipient = Recipient(
         public_key=base64.b64decode(key), algorithm=SOURCE, key_version=1, keyring="default"
@@ -60,7 +60,7 @@ def _sealed(tenant: Caller, canary: bytes, count: int) -> list[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the memory of a process")
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_plaintext_is_nowhere(installation: Installation, count: int) -> None:
-    """Thousands are moved to another algorithm: no answer, log or gateway has the plaintext."""
+    """After thousands of re-encryptions, no response, log or gateway has the plaintext."""
     tenant = installation.new_tenant()
     for algorithm in (SOURCE, TARGET):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)

@@ -1,4 +1,4 @@
-"""``pqkeepd start`` says that it is ready once requests are answered, and until then what is missing."""
+"""``pqkeepd start`` reports that it is ready once it serves requests, and before that the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @contextmanager
 def service_manager(folder: Path) -> Iterator[socket.socket]:
-    """Be what systemd is to a service of Type=notify: a socket that it tells its state."""
+    """Act as systemd for a service of Type=notify: a socket that receives its state."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
         own.bind(str(folder / "notify"))
         own.settimeout(SECONDS)
@@ -41,7 +41,7 @@ def test_ready_is_said_when_requests_are_answered(
     postgres_server: PostgresServer,
     own_postgresql: Callable[[], AbstractContextManager[Stores]],
 ) -> None:
-    """While a database takes no connections start names what is missing, and READY=1 comes after it."""
+    """While a database refuses connections start names it, and READY=1 comes afterwards."""
     own = folder / str(has_management)
     own.mkdir()
     with own_postgresql() as databases, service_manager(own) as manager:

@@ -1,4 +1,4 @@
-"""The scenario of the README, with curl alone: a real file encrypted, a document signed."""
+"""README's example with curl alone: a real file encrypted, a document signed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def curl(installation: Installation, new_tenant: Callable[..., Caller], tmp_path
 
 
 def test_a_file_of_1_mib_through_a_rotation(curl: Curl, tmp_path: Path) -> None:
-    """generate, encrypt 1 MiB, rotate, decrypt with the old version: the bytes are the same."""
+    """generate, encrypt 1 MiB, rotate, decrypt with the old version: the bytes are equal."""
     file = tmp_path / "file"
     file.write_bytes(os.urandom(1_048_576))
     status, made = curl("/kms/keys/generate", {"algorithm": "Kyber768"})
@@ -69,7 +69,7 @@ def test_a_file_of_1_mib_through_a_rotation(curl: Curl, tmp_path: Path) -> None:
 
 
 def test_a_signature_and_one_bit(curl: Curl) -> None:
-    """sign, verify true; one bit changed, verify false, with status 200."""
+    """Sign and verify is true; with one bit changed verify is false, with status 200."""
     message = bytearray(os.urandom(1000))
     encoded = base64.b64encode(message).decode()
     assert curl("/kms/keys/generate", {"algorithm": "Dilithium3"})[0] == 201
@@ -86,7 +86,7 @@ def test_a_signature_and_one_bit(curl: Curl) -> None:
 
 
 def test_the_banner_can_be_pasted(start: Callable[..., Installation]) -> None:
-    """What pqkeepd dev prints runs in a shell as it stands, again, and after a rotation."""
+    """The commands from pqkeepd dev run in a shell unchanged, again, and after a rotation."""
     installation = start()
     lines = installation.output.splitlines()
     first = next(n for n, line in enumerate(lines) if line.strip().startswith("export "))
@@ -114,7 +114,7 @@ def _run(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _acceptance(said: str, folder: Path) -> dict[str, Any]:
-    """Run the command that accepts an invitation, with a password; return its answer."""
+    """Run the command that accepts an invitation, with a password; return its response."""
     (line,) = (each.strip() for each in said.splitlines() if "accept-invitation" in each)
     as_it_stands = json.loads(_run(f"cd {folder} && {line}").stdout)
     assert as_it_stands["error"]["field"] == "password"
@@ -124,7 +124,7 @@ def _acceptance(said: str, folder: Path) -> dict[str, Any]:
 
 
 def test_the_banner_has_a_link_for_the_owner(start: Callable[..., Installation]) -> None:
-    """The banner prints the portal's link and the password with which it signs the owner in."""
+    """The banner has the portal's link and the password, which sign the owner in."""
     installation = start()
     printed = [line.strip() for line in installation.output.splitlines()]
     link, password = installation.ready["portal_link"], installation.ready["owner_password"]
@@ -141,7 +141,7 @@ def test_the_banner_has_a_link_for_the_owner(start: Callable[..., Installation])
 def test_admin_create_lets_somebody_in(
     start: Callable[..., Installation], pqkeepd: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """What pqkeepd admin create prints lets somebody in, and they have an e-mail with the token too."""
+    """The output of pqkeepd admin create invites a person, who also gets the token by e-mail."""
     installation = start()
     key_file = tmp_path / "operator.key"
     key_file.write_text(installation.ready["operator_key"])

@@ -38,9 +38,9 @@ def _doctor(pqkeepd_command: Sequence[str | Path], installation: Installation) -
 def test_refused_events_are_listed_and_acknowledged(
     pqkeepd_command: Sequence[str | Path], installation: Installation
 ) -> None:
-    """Without one nothing is printed; then each with its time, reason and id, until it is seen.
+    """Each refused event is listed with time, reason and id until it is acknowledged.
 
-    pqkeepd doctor names them as a fault until then, and the audit log has who has seen them.
+    Until then pqkeepd doctor reports them as a fault. The acknowledgement is recorded.
     """
     assert _refused_events(pqkeepd_command, installation, "--acknowledge") == []
     assert "audit events: good" in _doctor(pqkeepd_command, installation)

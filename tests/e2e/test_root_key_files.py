@@ -1,4 +1,4 @@
-"""A root key's file that is lost, or replaced, under a running key service."""
+"""A root key's file is lost, or replaced, while the key service runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_doctor_names_the_command_that_saves_the_keys(
     pqkeepd_command: Sequence[str | Path],
     tmp_path: Path,
 ) -> None:
-    """Doctor says not to stop the key service, and its command brings every key under a new root key."""
+    """Doctor warns against a stop, and its command seals every key under a new root key."""
     with running(tmp_path) as installation:
         demo, layout = installation.demo(), Layout(installation.data)
         demo.ask("POST", "/kms/keys/generate", {"algorithm": "ML-KEM-768"})

@@ -39,12 +39,12 @@ class Run:
     seeds: int = 0
 
     def databases(self) -> dict[str, bytes]:
-        """Return the content of every database file, with what SQLite keeps beside it."""
+        """Return the content of all database files, with SQLite's side files."""
         return {path.name: path.read_bytes() for path in self.data.rglob("*.sqlite3*")}
 
 
 def work(caller: Caller, run: Run) -> None:
-    """Use every algorithm, and provoke errors with secrets in the requests."""
+    """Use every algorithm, and cause errors with secrets in the requests."""
     plaintext = os.urandom(48)
     symmetric_key = os.urandom(32)
     run.secrets |= {"a plaintext": plaintext, "a symmetric key": symmetric_key}
@@ -89,7 +89,7 @@ def work(caller: Caller, run: Run) -> None:
 
 
 def unseal_all(run: Run) -> None:
-    """Take every seed out of the database with the root key, as only this test may."""
+    """Decrypt every seed in the database with the root key."""
     root_key = run.data / "keyservice" / "root.key"
     sealer = Sealer({1: read_root_key(root_key)})
     run.secrets["the root key"] = root_key.read_bytes()
@@ -109,7 +109,7 @@ def unseal_all(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with every algorithm, looked at once while it serves and once when it is over."""
+    """A run with every algorithm, inspected while it serves and at its end."""
     folder = tmp_path_factory.mktemp("secrets")
     with running(folder) as installation:
         run = serve(installation)
@@ -118,7 +118,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def serve(installation: Installation) -> Run:
-    """Work with a running installation and note its secrets."""
+    """Work with a running installation and record its secrets."""
     run = Run(installation.data, b"")
     work(installation.demo(), run)
     other = installation.new_tenant()
@@ -141,7 +141,7 @@ def serve(installation: Installation) -> Run:
 
 
 def mailed(installation: Installation) -> dict[str, str]:
-    """Have every kind of e-mail written that hands something over; return what they do."""
+    """Cause every kind of e-mail with a token or code; return these."""
     stranger, to = installation.caller(None), "ada@example.com"
     person = installation.person(installation.ready["tenant_id"], email=to)
     found = {"an invitation's token": installation.mailbox.token(to, "invitation")}
@@ -161,7 +161,7 @@ def mailed(installation: Installation) -> dict[str, str]:
 
 
 def assert_absent(run: Run, content: bytes, where: str) -> None:
-    """Look for every secret in every form."""
+    """Search for every secret in every form."""
     for what, secret in run.secrets.items():
         assert not any(each in content for each in encodings(secret)), f"{what} is in {where}"
     for what, credential in (run.credentials | run.mailed).items():
@@ -189,14 +189,14 @@ def test_no_secret_is_in_a_database(run: Run) -> None:
 
 
 def test_no_secret_is_in_an_error(run: Run) -> None:
-    """No error answer repeats a secret, also where the request was full of them."""
+    """No error quotes a secret, even if the request was full of them."""
     assert len(run.errors) > len(ALGORITHMS)
     for content in run.errors:
         assert_absent(run, content, "an error")
 
 
 def test_no_secret_is_in_the_output(run: Run) -> None:
-    """Of all secrets only the demo tenant's and the operator's credential are in it, once each."""
+    """The output has only the demo tenant's and the operator's credential, once each."""
     lines = run.output.splitlines()
     for what, credential in run.credentials.items():
         found = [line for line in lines if credential.encode() in line]
@@ -206,9 +206,9 @@ def test_no_secret_is_in_the_output(run: Run) -> None:
 
 
 def test_no_credential_is_in_another_file(run: Run) -> None:
-    """Of all files only dev.json has credentials, and only root.key and pepper have secrets.
+    """Only dev.json has credentials, and only root.key and pepper have secrets.
 
-    Tokens in mail are in the mail, and nowhere else.
+    Tokens from e-mails are only in the mail folder.
     """
     for path in run.data.rglob("*"):
         if (
@@ -222,7 +222,7 @@ def test_no_credential_is_in_another_file(run: Run) -> None:
 
 
 def test_api_keys_are_stored_as_digests(run: Run) -> None:
-    """Of an API key the database has HMAC-SHA-256 under a subkey and the last four characters."""
+    """The database has an API key's HMAC-SHA-256 under a subkey, and its last four characters."""
     pepper = (run.data / "gateway" / "pepper").read_bytes()
     subkey = hmac.digest(pepper, b"pqkeep/v1/digest/pqk_", "sha256")
     with closing(sqlite3.connect(run.data / "gateway" / "accounts.sqlite3")) as connection:

@@ -1,4 +1,4 @@
-"""Several gateways that start runs on one host: their Valkey, their renewal under load, refusals."""
+"""Several gateways on one host: their Valkey, their renewal under load, and refusals."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ SECONDS = 300.0
 PATH = "/api/v1/kem/encrypt"
 BODY = {"plaintext": "aGVsbG8="}
 BACKPORT = "from asyncio import timeout\n"
-"""What redis needs of async_timeout for Python 3.11.0 to 3.11.2, which may be the system's."""
+"""The redis package needs async_timeout for Python 3.11.0 to 3.11.2."""
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def new_client() -> httpx2.Client:
-    """Return a client with connections of its own."""
+    """Return a client with its own connections."""
     return httpx2.Client(trust_env=False, verify=TLS, timeout=SECONDS)
 
 
 def get(url: str) -> httpx2.Response:
-    """Ask over a new connection."""
+    """Send a request over a new connection."""
     with new_client() as client:
         return client.get(url)
 
@@ -62,14 +62,14 @@ class SeveralGateways:
         return processes.children_that_run("pqkeep_gateway", self.pid)
 
     def until(self, text: str, times: int) -> None:
-        """Wait until the log has a text so many times."""
+        """Wait until the log has a text this many times."""
         deadline = time.monotonic() + SECONDS
         while self.output.read_text().count(text) < times:
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.02)
 
     def settled(self) -> set[int]:
-        """Return the process ids of the gateways, when none leaves any more."""
+        """Return the process ids of the gateways, once none is draining."""
         deadline = time.monotonic() + SECONDS
         while len(found := self.gateways()) > COUNT:
             assert time.monotonic() < deadline
@@ -130,7 +130,7 @@ def several(folder: Path) -> Iterator[SeveralGateways]:
 
 @contextmanager
 def load(several: SeveralGateways) -> Iterator[Counter[str]]:
-    """Send requests over kept and over new connections; yield what came of them."""
+    """Send requests over kept and new connections; yield the results."""
     seen: Counter[str] = Counter()
     stop = threading.Event()
     headers = {"X-API-Key": several.api_key}
@@ -175,7 +175,7 @@ def test_every_gateway_serves_and_is_seen(several: SeveralGateways) -> None:
 def test_the_others_take_the_new_connections_of_one_that_hangs(
     several: SeveralGateways, number: int
 ) -> None:
-    """While a gateway is stopped (SIGSTOP), each of forty new connections is answered."""
+    """While a gateway is stopped (SIGSTOP), each of forty new connections is served."""
     stopped = sorted(several.settled())[number]
     os.kill(stopped, signal.SIGSTOP)
     try:
@@ -189,7 +189,7 @@ def test_the_others_take_the_new_connections_of_one_that_hangs(
 
 @pytest.mark.threat("rate-limit-store")
 def test_the_valkey_is_the_gateways_alone(several: SeveralGateways) -> None:
-    """Its folder and socket are the gateway's user's, and its clients cannot administer it."""
+    """Its folder and socket belong to the gateway's user, and its clients cannot administer it."""
     (path,) = several.layout.valkey.glob("*.sock")
     for each, mode in ((several.layout.valkey, 0o700), (path, 0o700)):
         assert each.stat().st_uid == GATEWAY
@@ -207,7 +207,7 @@ print(peer.recv(100).split()[0].decode())
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.campaign)])
 def test_reloads_under_load_refuse_and_break_nothing(several: SeveralGateways, times: int) -> None:
-    """During SIGHUPs every request on kept and on new connections gets its answer."""
+    """During SIGHUPs every request on kept and new connections gets its response."""
     before = several.gateways()
     renewed = several.output.read_text().count("a process was renewed")
     with load(several) as seen:
@@ -220,7 +220,7 @@ def test_reloads_under_load_refuse_and_break_nothing(several: SeveralGateways, t
 
 @pytest.mark.timeout(600)
 def test_changed_settings_are_those_of_the_next_requests(several: SeveralGateways) -> None:
-    """A setting that was changed before SIGHUP is in force on every gateway after it."""
+    """After SIGHUP a changed setting applies on every gateway."""
     renewed = several.output.read_text().count("a process was renewed")
     several.change(access_log=True)
     os.kill(several.pid, signal.SIGHUP)
@@ -243,7 +243,7 @@ def test_changed_settings_are_those_of_the_next_requests(several: SeveralGateway
 def test_settings_that_cannot_be_used_change_nothing(
     several: SeveralGateways, settings: dict[str, object], message: str
 ) -> None:
-    """The gateways that run go on, and the log says why the new settings are not in force."""
+    """The running gateways continue, and the log says why the new settings do not apply."""
     file = several.layout.gateway_settings
     text, before = file.read_text(), several.settled()
     said = several.output.read_text().count(message)
@@ -292,7 +292,7 @@ def test_an_added_shard_is_served_after_a_renewal(several: SeveralGateways) -> N
 
 
 def test_a_port_that_another_program_has_is_refused(several: SeveralGateways, folder: Path) -> None:
-    """Another installation with several gateways does not share the port of this one."""
+    """Another installation with several gateways cannot share this one's port."""
     layout, _ = initialised(folder / "another")
     layout.start_settings.write_text("gateways = 2\n")
     port = int(several.url.rpartition(":")[2])
@@ -304,7 +304,7 @@ def test_a_port_that_another_program_has_is_refused(several: SeveralGateways, fo
 
 
 def test_without_a_valkey_it_is_said_what_to_do(folder: Path) -> None:
-    """Two gateways without any place for their rate limits are refused, with status 78."""
+    """Two gateways without shared rate limits are refused with status 78."""
     layout, _ = initialised(folder / "none")
     layout.start_settings.write_text('gateways = 2\nvalkey_server = "missing"\n')
     file = layout.gateway_settings

@@ -31,7 +31,7 @@ SECONDS = 120.0
 
 @dataclass
 class Host:
-    """What answers at an address, and may answer 503."""
+    """A server at an address, which may respond 503."""
 
     url: str
     operator_key: str
@@ -48,7 +48,7 @@ class Host:
         return Caller(self.clients.enter_context(client), tenant_id)
 
     def new_tenant(self, shard: str) -> Caller:
-        """Make a tenant in a shard, as soon as that can be done; it has a key."""
+        """Make a tenant with a key in a shard, as soon as possible."""
         operator = self.caller(self.operator_key)
         body = {"name": f"tenant {uuid4()}", "plan": "enterprise_plus", "shard": shard}
         until(lambda: operator.ask("POST", "/tenants", body).status_code in {201, 409})
@@ -70,7 +70,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def test_one_command_runs_several_shards_to_try(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Pqkeepd dev makes the shards that are missing, and tenants use the one where they are."""
+    """Pqkeepd dev makes missing shards, and tenants use the shard where they are."""
     with running(tmp_path_factory.mktemp("dev"), shards=2) as found:
         host = Host(found.base_url, found.ready["operator_key"])
         with host.clients:
@@ -109,7 +109,7 @@ def key_service_of(process: subprocess.Popen[bytes], layout: Layout) -> int:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_one_command_runs_several_shards(folder: Path) -> None:
-    """Each key service is restarted by itself; others come and go without a restart of all."""
+    """Each key service is restarted alone; shards are added and removed without a full restart."""
     made = pqkeepd("init", "--data", folder / "shards", "--shards", "2", *two_users.IDS)
     assert made.returncode == 0, made.stderr
     (credential,) = re.findall(r"pqo_\w+", made.stdout)

@@ -1,4 +1,4 @@
-"""The reference's snippets work, as they are: each is run against an installation."""
+"""The reference's snippets run unchanged against an installation."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ BY_OPERATOR = {
     *("prove_audit_record", *LAST[len(CHANGES) :], *LAST_OF_ALL),
     *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
 }
-"""Operations that an API key may not do, or that would end this API key."""
+"""Operations that an API key may not do, or that would end it."""
 IN_THE_CLIENT = ("/kem/", "/signature/", "/mac/", "/kms/", "/tenants", "/audit/", "/healthz")
-"""Where the paths begin of what the client has calls for."""
+"""The beginnings of paths with calls of the client."""
 BATCH = "_batch"
-"""How the names of batches end."""
+"""The endings of batches' names."""
 WRAPPED_ELSEWHERE = "import_key"
-"""Of what it takes there is no example that works: see test_key_import.py and key_import.py."""
+"""Its input has no working example: see test_key_import.py and key_import.py."""
 IN_ORDER = (
     *FIRST,
     *(
@@ -72,7 +72,7 @@ IN_ORDER = (
 
 @pytest.fixture
 def address(installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The service's address, in the environment of what is run, which is in a folder of its own."""
+    """The service's address, in the environment of the snippets, which run in a new folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PQKEEP_URL", installation.base_url)
     monkeypatch.setenv("NO_PROXY", "*")
@@ -80,7 +80,7 @@ def address(installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def prepared(tenant: Caller) -> Iterator[str]:
-    """Give the operations one after another, once what their examples speak of is there."""
+    """Yield the operations in order, after preparing the objects of their examples."""
     for algorithm in ("Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
@@ -100,7 +100,7 @@ def wait_for_a_checkpoint(tenant: Caller) -> None:
 
 
 def values_of(name: str, tenant: Caller) -> dict[str, object]:
-    """Return an example's values, with what only this tenant has in the place of what stands for it."""
+    """Return an example's values, with this tenant's own values in place of placeholders."""
     row = ROWS[name]
     values = dict(example_values(row))
     if "tenant_id" in values:
@@ -121,7 +121,7 @@ def suspend(operator: Caller, tenant: Caller) -> None:
 
 
 def shell(snippet: str, expected: int, **environment: str) -> str:
-    """Run a command as a shell does; return the body of its answer."""
+    """Run a command in a shell; return the response's body."""
     ended = subprocess.run(
         ["/bin/sh", "-euc", snippet + " -sS -w '\\n%{http_code}'"],
         env=os.environ | environment,
@@ -136,7 +136,7 @@ def shell(snippet: str, expected: int, **environment: str) -> str:
 
 
 def test_each_curl_works(address: str, new_tenant: Callable[..., Caller], operator: Caller) -> None:
-    """Run in a sensible order by a shell, each command of a program is answered as documented."""
+    """In a sensible order, each curl command of a program gets the documented response."""
     tenant = new_tenant()
     for name in prepared(tenant):
         row = ROWS[name]
@@ -158,7 +158,7 @@ def test_each_program_works(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Run in a sensible order, each Python program gets its answer from the service."""
+    """In a sensible order, each Python program gets its response."""
     tenant, ran = new_tenant(), set()
     for name in prepared(tenant):
         credential = operator if name in BY_OPERATOR else tenant
@@ -184,7 +184,7 @@ def test_commands_of_people_work(
     new_tenant: Callable[..., Caller],
     tmp_path: Path,
 ) -> None:
-    """With a file of a session's cookies, and a step-up token where it is needed, they do theirs."""
+    """People's commands work with a session's cookie file, and a step-up token where needed."""
     tenant = new_tenant()
     algorithm = {"algorithm": "Kyber768"}
     tenant.post("/kms/keys/generate", algorithm, status=201)
@@ -220,14 +220,14 @@ def test_the_client_has_the_call(name: str) -> None:
 
 
 def test_examples_hide_nothing() -> None:
-    """Where a value is a secret, no snippet of an example has one that could be real."""
+    """No snippet has a realistic value in place of a secret."""
     for row in ROWS.values():
         for secret in re.findall(r"pq\w_\w+", curl(row, example_values(row))):
             assert secret.startswith(f"{secret[:4]}{'0' * 40}")
 
 
 def test_binary_example_values_are_canonical() -> None:
-    """Base64 in the examples is what the client sends for the bytes it stands for."""
+    """Base64 in the examples equals the client's encoding of the same bytes."""
     for row in ROWS.values():
         for each in row.fields:
             if each.is_base64:

@@ -1,4 +1,4 @@
-"""An installation that init made and start runs: two users, and the wall between them."""
+"""An installation by init and start: two users that cannot reach each other's files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ OF_ROOT = {
 
 
 def run_as(uid: int, program: str, *arguments: object) -> str:
-    """Run a Python program as a user of pqkeep's group, or as a stranger; return what it prints."""
+    """Run a Python program as a user in pqkeep's group, or as a stranger; return its output."""
     ended = subprocess.run(
         [python(), "-c", program, *map(str, arguments)],
         user=uid,
@@ -109,7 +109,7 @@ class Production:
         return processes.children_by_module(self.process.pid)[module]
 
     def encrypts(self) -> bool:
-        """Return whether encrypting and decrypting works."""
+        """Return True if encryption and decryption work."""
         body = {"plaintext": base64.b64encode(b"text").decode()}
         sealed = self.tenant.post("/kem/encrypt", body, status=200)
         fields = {name: sealed[name] for name in ("ciphertext", "key_version")}
@@ -156,7 +156,7 @@ def production(folder: Path) -> Iterator[Production]:
 
 
 def owners(layout: Layout) -> dict[str, tuple[int, int]]:
-    """Return owner and mode of everything in a data directory."""
+    """Return owner and mode of all files in a data directory."""
     return {
         str(path.relative_to(layout.directory)): (
             path.lstat().st_uid,
@@ -167,7 +167,7 @@ def owners(layout: Layout) -> dict[str, tuple[int, int]]:
 
 
 def test_each_process_is_its_own_user(production: Production) -> None:
-    """Both run without root's rights, in pqkeep's group, with no new privileges and no core dumps."""
+    """Both run as pqkeep's group without root's rights, new privileges or core dumps."""
     for module, uid in (("pqkeep_gateway", GATEWAY), ("pqkeep_keyservice", KEY_SERVICE)):
         proc = Path(f"/proc/{production.pid(module)}")
         status = dict(
@@ -209,7 +209,7 @@ def test_a_process_gets_only_its_variables(
 
 
 def test_what_waits_holds_little_memory(production: Production) -> None:
-    """After a first start, which migrates, the supervisor has 30 MB at the most, and all have 178."""
+    """After the first start, the supervisor uses at most 30 MB, and all processes 178 MB."""
     supervisor = production.process.pid
     modules = "pqkeep_gateway", "pqkeep_keyservice"
     others = {pid for each in modules for pid in processes.children_that_run(each, supervisor)}
@@ -219,13 +219,13 @@ def test_what_waits_holds_little_memory(production: Production) -> None:
 
 
 def resident(pid: int) -> int:
-    """Return how many bytes of a process are in memory."""
+    """Return a process's bytes in memory."""
     _, pages, *_ = Path(f"/proc/{pid}/statm").read_text().split()
     return int(pages) * resource.getpagesize()
 
 
 def test_both_are_seen_from_outside(production: Production) -> None:
-    """The management address that the settings name tells that all is ready, as the gateway's user."""
+    """The configured management address reports that all parts are ready."""
     url = f"http://{production.management}"
     assert httpx2.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
     metrics = httpx2.get(f"{url}/metrics", timeout=60, trust_env=False).text
@@ -266,7 +266,7 @@ open(database + "-journal", "wb").write(journal + magic)
 
 @pytest.mark.threat("compromised-gateway", "gateway-user")
 def test_a_backup_by_root_does_nothing_that_the_gateway_could_not(folder: Path) -> None:
-    """The root key stays, which SQLite deletes for root where the gateway's journal names it."""
+    """With a planted name in the gateway's journal, SQLite as root would delete the root key: it stays."""
     layout, _ = initialised(folder / "hostile")
     public = folder / "recovery.public"
     recovery_key.create("ML-KEM-1024", folder / "recovery.private", public)
@@ -298,7 +298,7 @@ for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
 
 @pytest.mark.threat("compromised-gateway")
 def test_the_gateways_user_reads_no_file_of_the_key_service(production: Production) -> None:
-    """As the gateway's user every file and the memory of the key service are closed, as encrypt works."""
+    """The gateway's user cannot read the key service's files or memory, while encryption works."""
     pid = production.pid("pqkeep_keyservice")
     files = [path for path in production.layout.key_service.rglob("*") if path.is_file()]
     assert {"root.key", "keys.sqlite3", "settings.toml"} <= {path.name for path in files}
@@ -326,7 +326,7 @@ except ConnectionError:
 
 
 def test_a_third_user_is_refused(production: Production) -> None:
-    """Another user does not reach the socket, and gets no answer where modes let them connect."""
+    """Another user does not reach the socket, and gets no response even if modes allowed it."""
     layout = production.layout
     assert run_as(STRANGER, CONNECT, layout.socket) == "closed"
     assert run_as(GATEWAY, CONNECT, layout.operator_socket) == "closed"
@@ -378,14 +378,14 @@ for number, request in enumerate((ReloadRootKeys(tenant=INSTALLATION),
 
 @pytest.mark.threat("compromised-gateway")
 def test_the_gateway_gets_no_administration(production: Production) -> None:
-    """The gateway gets no administration; of its events, unlisted and wrongly timed ones are refused."""
+    """The gateway cannot administer; of its events, unlisted and wrongly timed ones are refused."""
     administration, events = run_as(GATEWAY, ASK, production.layout.socket).splitlines()
     assert administration == "unsupported"
     assert events == "recorded not-an-event not-an-event out-of-time out-of-time"
 
 
 def test_operators_are_the_gateways_user_s_too(production: Production) -> None:
-    """The gateway's user lists the operators, though the data directory's names are root's to read."""
+    """The gateway's user can list operators, although only root can read the data directory's names."""
     ended = subprocess.run(
         [*pqkeepd_program(), "operator", "list", "--data", production.layout.directory],
         user=GATEWAY,
@@ -402,7 +402,7 @@ def test_operators_are_the_gateways_user_s_too(production: Production) -> None:
 
 
 def test_start_says_what_makes_an_installation(folder: Path) -> None:
-    """Start without an installation names the directory, and the command that makes one."""
+    """Without an installation, start names the directory and the command that makes one."""
     none = folder / "nothing"
     ended = pqkeepd("start", "--data", none)
     assert ended.returncode == os.EX_CONFIG
@@ -418,7 +418,7 @@ def test_start_says_what_makes_an_installation(folder: Path) -> None:
     ],
 )
 def test_commands_say_what_makes_an_installation(folder: Path, command: tuple[str, ...]) -> None:
-    """Without an installation each command names the directory, and the command that makes one."""
+    """Without an installation, each command names the directory and the command that makes one."""
     none = folder / "nothing"
     ended = pqkeepd(*command, "--data", none)
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -426,7 +426,7 @@ def test_commands_say_what_makes_an_installation(folder: Path, command: tuple[st
 
 
 def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
-    """Doctor finds a running installation good, and names a file that others may read."""
+    """Doctor approves a running installation, and names a file that others may read."""
     layout = production.layout
     well = pqkeepd("doctor", "--data", layout.directory)
     assert {"settings: good", "users: good", "files: good", "gateway: good"} <= set(
@@ -442,7 +442,7 @@ def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
 
 
 def test_the_doctor_says_which_process_does_not_answer_and_where(folder: Path) -> None:
-    """Doctor names the addresses at which the processes of a stopped installation do not answer."""
+    """Doctor names the addresses of the processes of a stopped installation."""
     layout, _ = initialised(folder / "stopped")
     settings = layout.gateway_settings
     settings.write_text(edited(settings.read_text(), {"management_address": "127.0.0.1:1"}))
@@ -454,7 +454,7 @@ def test_the_doctor_says_which_process_does_not_answer_and_where(folder: Path) -
 
 
 def test_the_links_files_are_read_as_the_process_would(folder: Path) -> None:
-    """Config check by root finds files of the link that the process's own user may not read."""
+    """Root's config check finds link files that the process's user may not read."""
     layout, _ = initialised(folder / "linked")
     link = layout.gateway / "link"
     issue(link, [(Role.GATEWAY, "g")], algorithm="P-256", days=90, renew=False)
@@ -472,7 +472,7 @@ def test_the_links_files_are_read_as_the_process_would(folder: Path) -> None:
 
 
 def test_the_certificate_is_read_as_the_gateway_would(folder: Path) -> None:
-    """Config check by root finds a TLS key that the gateway's own user may not read."""
+    """Root's config check finds a TLS key that the gateway's user may not read."""
     layout, _ = initialised(folder / "certified")
     certificate = new_certificate(layout.gateway)
     settings = layout.gateway_settings
@@ -487,7 +487,7 @@ def test_the_certificate_is_read_as_the_gateway_would(folder: Path) -> None:
 
 
 def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: Path) -> None:
-    """Root's commands work on it while it runs; every file has its owner, in what is restored too."""
+    """Root's commands work while it runs, and every file has its owner, also after a restore."""
     layout = production.layout
     data = ("--data", layout.directory)
     rotated = pqkeepd("root-key", "rotate", *data)

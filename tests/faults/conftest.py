@@ -1,4 +1,4 @@
-"""A gateway alone, before a key service of the test's own making."""
+"""A gateway alone, with a fake key service."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ PORTAL = "https://keep.example.org"
 SECONDS = 60.0
 
 Reply = Callable[[Call], ToGateway | bytes | None]
-"""What to say to a call: a frame, bytes that are none, nothing; b"" hangs up."""
+"""The reply to a call: a frame, other bytes, or nothing. b"" closes the connection."""
 
 
 class FakeKeyService:
-    """A real server on a Unix socket, in its own thread, with responses that the test chooses."""
+    """A server on a Unix socket, in a thread, with responses chosen by the test."""
 
     def __init__(self, path: Path) -> None:
         self.reply: Reply = lambda _: None
@@ -70,7 +70,7 @@ class FakeKeyService:
         self.stop()
 
     def stop(self) -> None:
-        """Be there no more."""
+        """Stop and remove the socket."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(SECONDS)
@@ -123,7 +123,7 @@ class FakeKeyService:
 
 
 def until_healthy(client: httpx2.Client) -> None:
-    """Wait until a gateway answers, and a key service behind it serves."""
+    """Wait until a gateway responds, with an active key service behind it."""
     deadline = time.monotonic() + SECONDS
     while not client.get(client.base_url.join("/healthz")).is_success:
         assert time.monotonic() < deadline
@@ -140,7 +140,7 @@ def gateway_process(
 ) -> Iterator[str]:
     """Run one gateway on a free port; yield its address. If it is not forked, it is a child.
 
-    ``management``: the socket of its management address.
+    ``management`` is the socket of its management address.
     """
     with socket.create_server((HOST, 0)) as listener, ExitStack() as stack:
         descriptor, port = listener.fileno(), listener.getsockname()[1]
@@ -166,7 +166,7 @@ def gateway_process(
 def tenant_of_gateway(
     folder: Path, signup: Literal["operator", "open"], *, is_forked: bool = True
 ) -> Iterator[tuple[httpx2.Client, str, FakeKeyService]]:
-    """Run a gateway before a fake key service.
+    """Run a gateway with a fake key service.
 
     Yield a client with a tenant's API key, the operator's credential, and the fake.
     """
@@ -193,7 +193,7 @@ def tenant_of_gateway(
 def gateway_alone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[httpx2.Client, str]]:
-    """A gateway before a fake key service; the parameter says who signs up."""
+    """A gateway with a fake key service; the parameter decides about sign-up."""
     folder = tmp_path_factory.mktemp("gateway")
     with tenant_of_gateway(folder, request.param) as (client, operator_key, _):
         yield client, operator_key
@@ -201,7 +201,7 @@ def gateway_alone(
 
 @pytest.fixture
 def gateway_left_alone(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
-    """A gateway of this test only, after the end of its key service."""
+    """A gateway for one test, after the end of its key service."""
     with tenant_of_gateway(tmp_path, "open") as (client, operator_key, fake):
         fake.stop()
         yield client, operator_key
@@ -209,7 +209,7 @@ def gateway_left_alone(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
 
 @pytest.fixture
 def own_fake(tmp_path: Path) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
-    """A gateway of this test only, before a fake key service; it is the newest child process."""
+    """A gateway for one test with a fake key service; it is the newest child process."""
     with tenant_of_gateway(tmp_path, "open", is_forked=False) as (client, _, fake):
         yield client, fake
 
@@ -218,7 +218,7 @@ def own_fake(tmp_path: Path) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
 def lying(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
-    """A gateway before a fake key service, which says nothing until it is told to."""
+    """A gateway with a fake key service that is silent until told otherwise."""
     folder = tmp_path_factory.mktemp("lying")
     with tenant_of_gateway(folder, "open") as (client, _, fake):
         yield client, fake
@@ -226,7 +226,7 @@ def lying(
 
 @pytest.fixture
 def lie(lying: tuple[httpx2.Client, FakeKeyService]) -> Callable[[Reply], httpx2.Client]:
-    """Tell the fake key service what to say; return a client of the gateway before it."""
+    """Set the fake key service's reply; return a client of its gateway."""
     client, fake = lying
 
     def to(reply: Reply) -> httpx2.Client:
@@ -239,7 +239,7 @@ def lie(lying: tuple[httpx2.Client, FakeKeyService]) -> Callable[[Reply], httpx2
 
 @dataclass(frozen=True)
 class SharedGateways:
-    """Three gateways with one accounts database and one Redis or Valkey, and a tenant of theirs."""
+    """Three gateways with one accounts database, one Redis or Valkey, and one tenant."""
 
     all: Sequence[httpx2.Client]
     operator: dict[str, str]
@@ -248,7 +248,7 @@ class SharedGateways:
 
     @property
     def first(self) -> httpx2.Client:
-        """The gateway that changes are made by."""
+        """The gateway that makes changes."""
         return self.all[0]
 
 
@@ -259,7 +259,7 @@ class SharedGateways:
 def three_gateways(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Sequence[httpx2.Client], dict[str, str], str]]:
-    """Three gateways before one key service, the operator's header, and the windows' address."""
+    """Three gateways with one key service, the operator's header, and the rate limits' address."""
     folder = tmp_path_factory.mktemp("gateways")
     layout = Layout(folder)
     operator_key = new_credential(CredentialKind.OPERATOR)
@@ -296,7 +296,7 @@ def three_gateways(
 def shared_gateways(
     three_gateways: tuple[Sequence[httpx2.Client], dict[str, str], str],
 ) -> SharedGateways:
-    """The three gateways, and a new tenant, which is on free."""
+    """The three gateways, and a new tenant on free."""
     gateways, operator, _ = three_gateways
     name = {"name": str(uuid4())}
     made = gateways[0].post("/api/v1/tenants", json=name, headers=operator)
@@ -308,7 +308,7 @@ def shared_gateways(
 
 @dataclass(frozen=True)
 class MailingGateway:
-    """A gateway with settings of its own for mail, which can be started more than once."""
+    """A gateway with its own mail settings, which can be started several times."""
 
     layout: Layout
     operator: dict[str, str]
@@ -316,7 +316,7 @@ class MailingGateway:
 
     @contextmanager
     def running(self) -> Iterator[httpx2.Client]:
-        """Run it before a fake key service; yield the operator's client."""
+        """Run it with a fake key service; yield the operator's client."""
         with (
             FakeKeyService(self.layout.socket),
             gateway_process(self.layout, self.output) as url,
@@ -330,7 +330,7 @@ class MailingGateway:
 
 @pytest.fixture
 def new_mailing_gateway(tmp_path: Path) -> Callable[[str], MailingGateway]:
-    """Make a gateway with some more settings, which has not been started."""
+    """Make a gateway with additional settings, without starting it."""
 
     def make(settings: str) -> MailingGateway:
         layout = Layout(tmp_path)

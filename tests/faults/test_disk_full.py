@@ -1,4 +1,4 @@
-"""A full disk: nothing but 503 and what is durable, and it goes on by itself when there is room."""
+"""A full disk causes only 503 and keeps data durable; the service recovers by itself."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SIZE = 64 << 20
 CHUNK = 1 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
 BROKEN = 0
-"""Stands for the status of a request without an answer."""
+"""The status of a request without a response."""
 
 Full = Callable[["Installation"], AbstractContextManager[None]]
-"""Leaves no room for the length of a ``with`` block."""
+"""Fills the disk for a ``with`` block."""
 
 
 @contextmanager
 def ballast(installation: Installation) -> Iterator[None]:
-    """Fill the file system that the data directory is on, to the last byte."""
+    """Fill the data directory's file system to the last byte."""
     file = installation.data / "ballast"
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
     size = CHUNK
@@ -54,7 +54,7 @@ def ballast(installation: Installation) -> Iterator[None]:
 
 
 def limit_of(module: str) -> Full:
-    """Let a process's files grow no more: to it, that is a full disk, and it takes no root."""
+    """Limit a process's file sizes, which acts like a full disk without root."""
 
     @contextmanager
     def limited(installation: Installation) -> Iterator[None]:
@@ -68,7 +68,7 @@ def limit_of(module: str) -> Full:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB. Where this may not be mounted, the limits are what is tested."""
+    """A file system of 64 MiB. Without permission to mount it, the limits are tested instead."""
     folder = tmp_path / "small"
     folder.mkdir()
     if _LIBC.mount(b"none", bytes(folder), b"tmpfs", 0, f"size={SIZE}".encode()):
@@ -85,7 +85,7 @@ class Seen:
     while_full: Counter[int]
     """Answers by status."""
     processes: dict[str, int]
-    """Before the disk was full."""
+    """The state before the disk was full."""
 
     @property
     def promises(self) -> list[Promise]:
@@ -93,7 +93,7 @@ class Seen:
 
 
 def work_while_full(installation: Installation, full: Full) -> Seen:
-    """Ask for everything before, while and after a disk is full, until all is well again."""
+    """Send requests before, while and after a disk is full, until everything works."""
     ledgers = [Ledger() for _ in range(THREADS + 1)]
     with client(installation.base_url, ledgers[-1]) as first:
         state = create_state(first, installation.ready["operator_key"], THREADS)
@@ -120,7 +120,7 @@ def _statuses(ledgers: Sequence[Ledger]) -> Counter[int]:
 
 
 def _until_all_is_well(ledgers: Sequence[Ledger]) -> None:
-    """Wait until for a second nothing is refused for want of a part, and much is done."""
+    """Wait for a second without 503 and with many successes."""
     deadline = time.monotonic() + BACK_SECONDS
     while True:
         before = _statuses(ledgers)
@@ -144,9 +144,9 @@ def _everything_is_right(installation: Installation, seen: Seen) -> None:
 
 @pytest.mark.threat("crash")
 def test_full_file_system(start: Callable[..., Installation], small_disk: Path) -> None:
-    """With no byte left for either database nothing is acknowledged that is not in the log.
+    """With both databases on a full disk, every acknowledged operation is in the log.
 
-    Once there is room both go on by themselves.
+    With space again, both processes continue by themselves.
     """
     installation = start(data=small_disk / "data")
     seen = work_while_full(installation, ballast)
@@ -155,7 +155,7 @@ def test_full_file_system(start: Callable[..., Installation], small_disk: Path) 
 
 @pytest.mark.parametrize("module", ["pqkeep_keyservice", "pqkeep_gateway"])
 def test_files_that_cannot_grow(start: Callable[..., Installation], module: str) -> None:
-    """The same holds when one of the two processes alone can write nothing."""
+    """The same holds when only one of the two processes cannot write."""
     installation = start()
     seen = work_while_full(installation, limit_of(module))
     _everything_is_right(installation, seen)

@@ -1,4 +1,4 @@
-"""An export that cannot go on is a broken transfer, never a file that only looks whole."""
+"""An interrupted export is a broken transfer, never a file that looks complete."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LINE = (
 
 
 def _log(last: Callable[[Call], ToGateway | bytes | None]) -> Reply:
-    """Answer like a log, until two pages of proofs have been given."""
+    """Act like a log until two pages of proofs were sent."""
 
     def reply(call: Call) -> ToGateway | bytes | None:
         match call.request:
@@ -92,7 +92,7 @@ def _received(client: httpx2.Client, got: list[bytes]) -> Iterator[None]:
 def test_a_key_service_that_fails_half_way_breaks_the_transfer(
     last: Callable[[Call], ToGateway | bytes | None], lie: Callable[[Reply], httpx2.Client]
 ) -> None:
-    """After some pages the client sees an error of the transfer, and no last line."""
+    """After some pages the client sees a transfer error and no last line."""
     client = lie(_log(last))
     got: list[bytes] = []
     with pytest.raises(httpx2.RemoteProtocolError):
@@ -105,7 +105,7 @@ def test_a_key_service_that_fails_half_way_breaks_the_transfer(
 
 
 def test_an_export_that_ends_is_whole(lie: Callable[[Reply], httpx2.Client]) -> None:
-    """The same export with nothing more to prove ends with the line that counts the records."""
+    """The same export without an interruption ends with the line that counts the records."""
     client = lie(_log(lambda call: Answer(call.id, Proofs(proofs=()))))
     lines = client.get(EXPORT).text.splitlines()
     assert lines[-1] == '{"type":"end","records":1000}'
@@ -114,7 +114,7 @@ def test_an_export_that_ends_is_whole(lie: Callable[[Reply], httpx2.Client]) -> 
 def test_a_key_service_that_is_away_is_an_ordinary_error(
     lie: Callable[[Reply], httpx2.Client],
 ) -> None:
-    """What fails before the first byte is told in the envelope."""
+    """A failure before the first byte is an error in the envelope."""
     response = lie(lambda call: Refusal(call.id, ErrorKind.UNAVAILABLE)).get(EXPORT)
     assert (response.status_code, response.headers["content-type"]) == (503, "application/json")
 
@@ -123,7 +123,7 @@ def test_a_gateway_that_is_killed_breaks_the_transfer(
     own_fake: tuple[httpx2.Client, FakeKeyService],
     child_processes: Callable[[int], dict[str, int]],
 ) -> None:
-    """The gateway is killed in the middle of an export: the client sees an error, and no last line."""
+    """If the gateway is killed during an export, the client sees an error and no last line."""
     client, fake = own_fake
     fake.reply = _log(lambda _: None)
     got: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What gateways do by themselves is done once, however many there are, and though they are killed."""
+"""Periodic jobs of gateways are done once, with any number of gateways, even if some are killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONTRACT = (
 
 @dataclass
 class Several:
-    """An installation with three gateways, and its accounts database as somebody else sees it."""
+    """An installation with three gateways, and a second connection to its accounts database."""
 
     installation: Installation
     sql: Callable[[str], list[tuple[Any, ...]]]
@@ -57,12 +57,12 @@ class Several:
             self.sql(CONTRACT.format(**row))
 
     def billed(self) -> tuple[int, int]:
-        """Return how many invoice lines there are, and of how many tenants."""
+        """Return the number of invoice lines, and of billed tenants."""
         ((lines, tenants),) = self.sql("SELECT count(*), count(DISTINCT tenant_id) FROM invoices")
         return lines, tenants
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what has been streamed."""
+        """Return the streamed records."""
         text = self.stream.read_text() if self.stream.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1] == "\n"]
 
@@ -76,7 +76,7 @@ class Several:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def several(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Several]:
-    """Run an installation of one test only."""
+    """Run an installation for one test."""
     with ExitStack() as stack:
         databases: Stores = IN_FILES
         stream = tmp_path / "audit.jsonl"
@@ -129,7 +129,7 @@ def test_jobs_are_done_once_though_each_gateway_is_killed(several: Several) -> N
 
 @pytest.mark.campaign  # one that is paused while it writes to a SQLite file keeps that locked
 def test_a_paused_gateway_that_wakes_does_nothing_again(several: Several) -> None:
-    """Two gateways are paused while the third renews; when they go on they bill nothing twice."""
+    """Two gateways pause while the third renews; when they continue they bill nothing twice."""
     *tenants, last = [UUID(several.installation.new_tenant().tenant_id) for _ in range(TENANTS)]
     several.until(lambda: len(several.gateways()) == COUNT)
     working, *paused = sorted(several.gateways())
@@ -166,7 +166,7 @@ def test_a_limit_and_a_revocation_hold_on_every_gateway(several: Several) -> Non
 
 @contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Pause processes for as long as a block lasts."""
+    """Pause processes for a block."""
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)

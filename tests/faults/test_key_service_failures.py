@@ -1,4 +1,4 @@
-"""The gateway before a key service that answers nonsense, late, never, or hangs up."""
+"""A gateway with a key service that replies with garbage, late or never, or disconnects."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_nonsense_is_502(
     lie: Callable[[Reply], httpx2.Client],
     reply: Callable[[Call], ToGateway | bytes],
 ) -> None:
-    """Whatever the key service answers that is no answer, the caller hears 502, and never 500."""
+    """Any invalid reply of the key service is 502 for the caller, never 500."""
     client = lie(reply)
     path, body = ENCRYPT
     assert outcome(client.post(path, json=body)) == BAD_GATEWAY
@@ -85,7 +85,7 @@ def test_nonsense_is_502(
 def test_no_result_makes_an_answer_of_another_operation(
     lie: Callable[[Reply], httpx2.Client],
 ) -> None:
-    """A result that looks like the right one is not taken for it: verify believes no Signed."""
+    """A result of another operation is not accepted: verify refuses a Signed."""
     client = lie(lambda call: Answer(call.id, SIGNED))
     path, body = VERIFY
     answer = client.post(path, json=body)
@@ -95,7 +95,7 @@ def test_no_result_makes_an_answer_of_another_operation(
 def test_an_answer_twice_is_an_answer(
     lie: Callable[[Reply], httpx2.Client],
 ) -> None:
-    """The second answer to a call is ignored, and the next call is answered by its own."""
+    """A second reply to a call is ignored, and the next call gets its own reply."""
     client = lie(_two)
     path, body = SIGN
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_an_answer_twice_is_an_answer(
 
 
 def test_slh_dsa_has_more_time(lie: Callable[[Reply], httpx2.Client]) -> None:
-    """A call says within how many milliseconds its answer is waited for: 9,000, SLH-DSA's 14,000."""
+    """A call's deadline in milliseconds is 9,000, for SLH-DSA 14,000."""
     told = []
 
     def reply(call: Call) -> Answer:
@@ -134,7 +134,7 @@ def test_refusals(
     kind: ErrorKind,
     expected: tuple[int, str],
 ) -> None:
-    """Each refusal has its status; where to try again makes sense, Retry-After says when."""
+    """Each refusal has its status, and Retry-After if a retry can succeed."""
     client = lie(lambda call: Refusal(call.id, kind))
     for path, body in (ENCRYPT, SIGN, VERIFY):
         answer = client.post(path, json=body)
@@ -164,7 +164,7 @@ def test_a_hang_up_is_503_and_the_gateway_connects_again(
 
 
 def test_without_a_key_service(gateway_left_alone: tuple[httpx2.Client, str]) -> None:
-    """Without a key service what needs it is 503; other changes and reading work."""
+    """Without a key service, operations that need it are 503; other changes and reads work."""
     client, operator_key = gateway_left_alone
     for path, body in (ENCRYPT, SIGN, VERIFY):
         assert outcome(client.post(path, json=body)) == UNAVAILABLE
@@ -179,7 +179,7 @@ def test_without_a_key_service(gateway_left_alone: tuple[httpx2.Client, str]) ->
 def test_an_answer_in_pieces_is_an_answer(
     lie: Callable[[Reply], httpx2.Client],
 ) -> None:
-    """The largest answer there is, far larger than a socket's buffer, arrives whole."""
+    """The largest response, much larger than a socket's buffer, arrives complete."""
     blob = bytes(range(256)) * 4096
     client = lie(lambda call: Answer(call.id, Encrypted(ciphertext=blob, version=KeyVersion(1))))
     path, body = ENCRYPT

@@ -1,4 +1,4 @@
-"""kill -9 during batches: each answered item has its record, and no item is half done."""
+"""kill -9 during batches: each acknowledged item has its record, and none is half done."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ITEMS = 32
 THREADS = 3
 SECONDS = 120.0
 PAUSE = 0.25
-"""Seconds before another try: each item of a batch counts against the tenant's rate limit."""
+"""Seconds before a retry: each item of a batch counts against the tenant's rate limit."""
 KILLS = [1, pytest.param(12, marks=pytest.mark.campaign)]
 KEM = "Kyber768"
 
 
 @dataclass
 class Sent:
-    """Every batch that was sent, by request id, and how many items of it were answered."""
+    """All sent batches by request id, with the number of acknowledged items."""
 
     answered: dict[str, int] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Sent:
 def installation(
     request: pytest.FixtureRequest, start: Callable[..., Installation]
 ) -> Iterator[Installation]:
-    """An installation of this test's own, on either database."""
+    """An installation for this test, on either database."""
     with ExitStack() as stack:
         databases = IN_FILES
         if request.param == "postgresql":
@@ -75,7 +75,7 @@ def _send(installation: Installation, api_key: str, sent: Sent, stop: threading.
 
 
 def _until_response(sent: Sent, threads: Iterable[Future[None]], more: int) -> None:
-    """Wait until so many more batches were answered."""
+    """Wait for this many more batch responses."""
     enough = len(sent.answered) + more
     deadline = time.monotonic() + SECONDS
     while len(sent.answered) < enough:
@@ -99,7 +99,7 @@ def _records(tenant: Caller) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_kill_in_the_middle_of_batches(installation: Installation, kills: int) -> None:
-    """Of an answered batch every item is recorded once; of a lost one every item or none."""
+    """Each item of an acknowledged batch is recorded once; of a lost batch all items or none."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     sent, stop = Sent(), threading.Event()

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of work: what was acknowledged is there, and the service comes back."""
+"""kill -9 during work: acknowledged results are there, and the service recovers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.campaign
 
 THREADS = 8
 BACK_SECONDS = 20.0
-"""More than a start takes, whatever else this machine does."""
+"""Seconds: more than a start takes on a busy machine."""
 PATIENCE_SECONDS = 60.0
 STEP_SECONDS = 0.7
 API = "/api/v1"
@@ -35,7 +35,7 @@ KEM, SIGNATURE = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}
 
 @dataclass
 class Acknowledged:
-    """Everything that a 2xx answer has promised."""
+    """Everything that a 2xx response acknowledged."""
 
     operations: dict[str, str] = field(default_factory=dict)
     """Operation by request id."""
@@ -49,7 +49,7 @@ class Acknowledged:
 
 
 class Work:
-    """One thread of requests: encrypt, sign, and now and then a rotation."""
+    """One thread of requests: encrypt, sign, and sometimes a rotation."""
 
     def __init__(self, client: httpx2.Client, headers: dict[str, str], done: Acknowledged) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class Work:
         self._done = done
 
     def run(self, stop: threading.Event) -> None:
-        """Ask until told to stop. The count is bounded too."""
+        """Send requests until told to stop, or until a limit."""
         for turn in range(5_000):
             if stop.is_set():
                 return
@@ -94,9 +94,9 @@ class Work:
 @pytest.mark.threat("crash")
 @pytest.mark.parametrize("victim", ["pqkeep_gateway", "pqkeep_keyservice"])
 def test_kill_in_the_middle_of_requests(start: Callable[..., Installation], victim: str) -> None:
-    """The service is back in seconds and has all it acknowledged, with one audit record each.
+    """The service recovers in seconds, and each acknowledged operation has one audit record.
 
-    Until then clients get 502, 503, 504 or a broken connection, and nothing else.
+    Until then clients get only 502, 503, 504 or a broken connection.
     """
     began = time.monotonic()
     installation = start()
@@ -181,7 +181,7 @@ def _everything_is_recorded_once(installation: Installation, done: Acknowledged)
 def test_kill_of_pqkeepd(
     start: Callable[..., Installation], child_processes: Callable[[int], dict[str, int]]
 ) -> None:
-    """When pqkeepd itself is killed both processes end, and the next start finds everything."""
+    """If pqkeepd itself is killed, both processes end, and the next start finds all data."""
     installation = start()
     tenant = installation.demo()
     tenant.post("/kms/keys/generate", KEM, status=201)

@@ -1,4 +1,4 @@
-"""Mail, with a real gateway and a real mail server: nothing is lost, and nothing tried for ever."""
+"""Mail, with a real gateway and mail server: nothing is lost, and nothing is retried forever."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 60.0
 def gateway(
     mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
 ) -> MailingGateway:
-    """A gateway with a local mail server without encryption that has not started yet."""
+    """An unstarted gateway with a local mail server without encryption."""
     return new_mailing_gateway(
         f"""
 [smtp]
@@ -36,7 +36,7 @@ sender = "pqkeep@example.org"
 
 
 def invite(client: httpx2.Client, email: str) -> str:
-    """Invite somebody to a new tenant; return the token that the inviter is shown."""
+    """Invite a person to a new tenant; return the token that the inviter sees."""
     name = {"name": str(uuid.uuid4())}
     tenant = client.post("/tenants", json=name).json()["data"]["id"]
     invited = client.post(f"/tenants/{tenant}/invitations", json={"email": email, "role": "owner"})
@@ -46,7 +46,7 @@ def invite(client: httpx2.Client, email: str) -> str:
 
 
 def waiting(gateway: MailingGateway) -> int:
-    """Return how much mail is not delivered."""
+    """Return the number of undelivered e-mails."""
     path = gateway.layout.gateway / "accounts.sqlite3"
     with closing(sqlite3.connect(path)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM outgoing_mail").fetchone()
@@ -54,7 +54,7 @@ def waiting(gateway: MailingGateway) -> int:
 
 
 def until_said(gateway: MailingGateway, text: str) -> None:
-    """Wait until the gateway says something."""
+    """Wait until the gateway logs something."""
     deadline = time.monotonic() + SECONDS
     while text not in gateway.output.read_text():
         assert time.monotonic() < deadline, gateway.output.read_text()
@@ -62,7 +62,7 @@ def until_said(gateway: MailingGateway, text: str) -> None:
 
 
 def until_postponed(gateway: MailingGateway) -> None:
-    """Wait until no e-mail is claimed: a claim lasts a minute, also of a gateway that has ended."""
+    """Wait until no e-mail is claimed: a claim lasts a minute, even after its gateway's end."""
     path = gateway.layout.gateway / "accounts.sqlite3"
     deadline, is_claimed = time.monotonic() + SECONDS, True
     while is_claimed:
@@ -76,7 +76,7 @@ def until_postponed(gateway: MailingGateway) -> None:
 
 
 def until_none_waits(gateway: MailingGateway) -> None:
-    """Wait until no e-mail waits."""
+    """Wait until no e-mail is waiting."""
     deadline = time.monotonic() + SECONDS
     while waiting(gateway):
         assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ def until_none_waits(gateway: MailingGateway) -> None:
 def test_an_e_mail_waits_for_the_server_and_outlives_the_gateway(
     gateway: MailingGateway, mail_server: MailServer
 ) -> None:
-    """Written while the mail server was away, it arrives after a restart, and its token is good."""
+    """An e-mail from a mail outage arrives after a restart, and its token works."""
     with gateway.running() as client:
         token = invite(client, "ada@example.com")
         until_said(gateway, "mail delivery will be tried again")
@@ -116,7 +116,7 @@ def test_an_e_mail_arrives_encrypted(
     certificate: Certificate,
     new_mailing_gateway: Callable[[str], MailingGateway],
 ) -> None:
-    """By STARTTLS, with user and password, from the process that cannot import cryptography."""
+    """Mail is sent by STARTTLS, with user and password, without the cryptography package."""
     mail_server.tls, mail_server.password = certificate.context, PASSWORD.encode()
     mail_server.start()
     gateway = new_mailing_gateway(
@@ -159,7 +159,7 @@ def test_who_is_refused_is_not_tried_for_ever(
 def test_without_encryption_nothing_is_sent(
     mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
 ) -> None:
-    """As mail is set up without a word, a server that offers no STARTTLS is given nothing."""
+    """By default, a server without STARTTLS gets no mail."""
     gateway = new_mailing_gateway(
         f"""
 [smtp]
@@ -202,7 +202,7 @@ def test_without_mail_it_is_said_what_is_missing(
 def test_a_password_that_others_can_read_stops_the_start(
     mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
 ) -> None:
-    """The gateway says what is wrong with its mail settings, and does not start."""
+    """With unusable mail settings the gateway names the error and does not start."""
     gateway = new_mailing_gateway(
         """
 [smtp]

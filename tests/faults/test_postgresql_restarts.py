@@ -1,4 +1,4 @@
-"""A PostgreSQL server that crashes under load: refusals while it is away, and nothing lost."""
+"""A PostgreSQL server crashes under load: refusals during the outage, and no loss."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ REQUESTS: Sequence[tuple[str, str, dict[str, Any] | None]] = (
     ("POST", "/api/v1/kms/keys/rotate", NAMED),
     ("GET", "/api/v1/tenants/{tenant}", None),
 )
-"""What callers do, in turn; the last goes to the accounts, the others to the keys."""
+"""The callers' operations in turn; the last uses the accounts, the others the keys."""
 
 
 def records(server: PostgresServer) -> Counter[str]:
-    """Return how many successes are recorded of each request."""
+    """Return the number of recorded successes of each request."""
     with psycopg.connect(server.url(*KEYS)) as connection:
         found = connection.execute(
             "SELECT request_id FROM audit_records WHERE outcome = 'success'"

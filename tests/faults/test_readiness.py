@@ -1,4 +1,4 @@
-"""/readyz and /livez while each part of an installation is away, and when it is back."""
+"""/readyz and /livez while each part of an installation is away, and afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = ("pqkeep_keyservice", "pqkeep_keys")
 
 @dataclass
 class Parts:
-    """An installation, everything that it needs, and a client of its management address."""
+    """An installation with all its services, and a client of its management address."""
 
     installation: Installation
     client: httpx2.Client
@@ -37,13 +37,13 @@ class Parts:
     mail: MailServer
 
     def readiness(self) -> tuple[int, set[str], set[str]]:
-        """Return the status of /readyz, its reasons, and what is degraded."""
+        """Return the status of /readyz, its reasons, and the degraded parts."""
         response = self.client.get("/readyz")
         told = response.json()
         return response.status_code, set(told.get("reasons", ())), set(told["degraded"])
 
     def wait_for(self, *expected: object) -> None:
-        """Wait until /readyz says something; /livez says 200 all the time."""
+        """Wait for a state of /readyz, while /livez is 200 all the time."""
         deadline = time.monotonic() + SECONDS
         while (told := self.readiness()) != expected:
             assert self.client.get("/livez").status_code == 200
@@ -66,7 +66,7 @@ class Parts:
 
     @contextmanager
     def without_key_service(self) -> Iterator[None]:
-        """Have the key service hang."""
+        """Pause the key service."""
         pid = self.installation.children()["pqkeep_keyservice"]
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -76,7 +76,7 @@ class Parts:
 
     @contextmanager
     def without_mail_server(self) -> Iterator[None]:
-        """Stop the mail server, and have something to send."""
+        """Stop the mail server, with an e-mail waiting."""
         self.mail.stop()
         tenant = self.installation.ready["tenant_id"]
         self.installation.operator().post(
@@ -127,7 +127,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
 
 
 def test_what_is_lost_is_known_within_five_seconds() -> None:
-    """What is known of a part is so old at the most, whether it refuses or hangs."""
+    """The known state of a part is at most this old, whether it refuses or hangs."""
     assert CHECK_SECONDS + WAIT_SECONDS < 5
 
 
@@ -148,7 +148,7 @@ def test_a_part_that_is_away_is_named(
     reasons: set[str],
     degraded: set[str],
 ) -> None:
-    """/readyz names it, /livez says 200, and all is well once it is back, by itself."""
+    """/readyz names it, /livez is 200, and all recovers by itself."""
     parts.wait_for(200, set(), set())
     with away(parts):
         parts.wait_for(status, reasons, degraded)

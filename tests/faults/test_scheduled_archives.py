@@ -1,4 +1,4 @@
-"""A scheduled archive with several gateways running: the key service carries it out, once."""
+"""A scheduled archive with several gateways: the key service carries it out, once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def key_service(layout: Layout, output: Path, days: int) -> Iterator[None]:
 
 
 def data(response: httpx2.Response) -> dict[str, Any]:
-    """Return what an answer that is no error has."""
+    """Return the data of a successful response."""
     assert response.is_success, response.text
     found: dict[str, Any] = response.json()["data"]
     return found
@@ -66,7 +66,7 @@ def layout(tmp_path: Path, redis_server: str) -> tuple[Layout, str]:
 
 
 def until_archived(status: Callable[[httpx2.Client], str], gateway: httpx2.Client) -> None:
-    """Wait for what happens by itself, as a gateway shows it."""
+    """Wait until a gateway shows the automatic archiving."""
     deadline = time.monotonic() + SECONDS
     while status(gateway) != "archived":
         assert time.monotonic() < deadline

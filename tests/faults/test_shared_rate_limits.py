@@ -1,4 +1,4 @@
-"""Several gateways with one Redis: they count together, hear of changes, and fail closed."""
+"""Several gateways with one Redis: they count together, share changes, and fail closed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _path(shared: SharedGateways, end: str = "") -> str:
 
 @pytest.fixture
 def server(three_gateways: tuple[object, object, str]) -> Iterator[redis.Redis]:
-    """The server as somebody else sees it."""
+    """A second connection to the server."""
     with redis.Redis.from_url(f"redis://{three_gateways[2]}") as connection:
         yield connection
 
 
 @contextmanager
 def _frozen(server: redis.Redis) -> Iterator[None]:
-    """Let the server answer nothing for a while."""
+    """Freeze the server for a block."""
     pid = server.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -48,7 +48,7 @@ def _frozen(server: redis.Redis) -> Iterator[None]:
 
 
 def test_a_tenant_has_one_limit_on_all_gateways(shared_gateways: SharedGateways) -> None:
-    """Of 201 requests at once to three gateways 100 are admitted, as free's limit says."""
+    """Of 201 concurrent requests to three gateways 100 are admitted, free's limit."""
     gateways = 67 * [*shared_gateways.all]
     with ThreadPoolExecutor(16) as pool:
         asked = [
@@ -83,7 +83,7 @@ def test_a_revocation_holds_on_every_gateway_at_once(shared_gateways: SharedGate
 def test_a_change_of_a_tenant_holds_on_every_gateway_at_once(
     shared_gateways: SharedGateways, change: dict[str, object], outcome: tuple[int, str]
 ) -> None:
-    """Status, rate limit and plan of a tenant are the new ones on the other gateways, too."""
+    """Status, rate limit and plan of a tenant change on the other gateways too."""
     first, *others = shared_gateways.all
     for gateway in shared_gateways.all:
         assert gateway.get(_path(shared_gateways), headers=shared_gateways.api_key).is_success
@@ -97,7 +97,7 @@ def test_a_change_of_a_tenant_holds_on_every_gateway_at_once(
 
 
 def test_other_scopes_hold_on_every_gateway_at_once(shared_gateways: SharedGateways) -> None:
-    """An API key that is rotated to fewer scopes: the old one is 401 everywhere, the new denied."""
+    """After a rotation to fewer scopes, the old API key is 401 everywhere, and the new one is limited."""
     first = shared_gateways.first
     for gateway in shared_gateways.all:
         assert gateway.get(_path(shared_gateways), headers=shared_gateways.api_key).is_success
@@ -117,7 +117,7 @@ def test_other_scopes_hold_on_every_gateway_at_once(shared_gateways: SharedGatew
 def test_a_redis_that_forgot_makes_no_revoked_key_valid(
     shared_gateways: SharedGateways, server: redis.Redis
 ) -> None:
-    """A gateway that did not hear of a revocation before Redis lost everything refuses the key."""
+    """A gateway that missed a revocation, before Redis lost its data, still refuses the key."""
     for gateway in shared_gateways.all:
         gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
     path = _path(shared_gateways, "/api-keys/1")
@@ -131,7 +131,7 @@ def test_a_redis_that_forgot_makes_no_revoked_key_valid(
 def test_without_redis_nobody_is_admitted_until_it_is_back(
     shared_gateways: SharedGateways, server: redis.Redis
 ) -> None:
-    """While Redis does not answer requests are 503 with Retry-After; afterwards they are 200."""
+    """While Redis does not respond, requests are 503 with Retry-After; afterwards they are 200."""
     gateways = shared_gateways.all
     with _frozen(server), ThreadPoolExecutor(3) as pool:
         asked = [
@@ -149,7 +149,7 @@ def test_without_redis_nobody_is_admitted_until_it_is_back(
 def test_a_revocation_while_redis_is_away_is_not_lost(
     shared_gateways: SharedGateways, server: redis.Redis
 ) -> None:
-    """A revocation that could not be announced is 503, and asked again it holds everywhere."""
+    """A revocation that could not be announced is 503; repeated it applies everywhere."""
     gateways = shared_gateways.all
     for gateway in gateways:
         gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
@@ -166,7 +166,7 @@ def test_a_revocation_while_redis_is_away_is_not_lost(
 def test_a_revocation_that_nobody_heard_of_holds_before_long(
     shared_gateways: SharedGateways, server: redis.Redis
 ) -> None:
-    """A revocation that was made, but not announced, holds everywhere after half a minute."""
+    """A revocation without an announcement applies everywhere after half a minute."""
     gateways = shared_gateways.all
     for gateway in gateways:
         gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)

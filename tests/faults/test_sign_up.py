@@ -1,4 +1,4 @@
-"""Who may create tenants, on a gateway of its own, because sign-ups are counted by address."""
+"""Permission to create tenants, on a separate gateway, because sign-ups are counted by address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TENANTS = "/api/v1/tenants"
 
 @pytest.fixture
 def stranger(gateway_alone: tuple[httpx2.Client, str]) -> Iterator[httpx2.Client]:
-    """Somebody without a credential."""
+    """A client without a credential."""
     with httpx2.Client(
         base_url=gateway_alone[0].base_url, trust_env=False, verify=TLS, timeout=REQUEST_SECONDS
     ) as client:
@@ -24,7 +24,7 @@ def stranger(gateway_alone: tuple[httpx2.Client, str]) -> Iterator[httpx2.Client
 def test_open_sign_up_is_rate_limited(
     gateway_alone: tuple[httpx2.Client, str], stranger: httpx2.Client
 ) -> None:
-    """From one address only so many tenants are signed up: then 429 with Retry-After."""
+    """Sign-ups from one address are limited: then 429 with Retry-After."""
     _, operator_key = gateway_alone
     client = stranger
     responses = [client.post(TENANTS, json={"name": f"tenant {n}"}) for n in range(40)]
@@ -55,5 +55,5 @@ def test_closed_sign_up_needs_the_operator(
 @pytest.mark.parametrize("gateway_alone", ["operator"], indirect=True)
 @pytest.mark.usefixtures("gateway_alone")
 def test_the_credential_comes_before_the_body(stranger: httpx2.Client) -> None:
-    """Where sign-up is not open, a stranger's body is not read: 401."""
+    """Without open sign-up, an anonymous client's body is not read: 401."""
     assert stranger.post(TENANTS, content=b"not JSON").status_code == 401

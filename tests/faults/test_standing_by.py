@@ -1,4 +1,4 @@
-"""A gateway that is connected to a standby, and later to an active key service."""
+"""A gateway connected to a standby, and later to an active key service."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What takes ten seconds: deadlines of requests, of calls, and of a process that stands still.
+"""Timeouts of ten seconds: of requests, of calls, and of a paused process.
 
-The three scenarios wait side by side, and each test looks at what one of them saw.
+The three scenarios wait at the same time, and each test checks one of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pqkeep_protocol.messages import Encrypt, Sign, Signed, Verified, Verify
 
 API = "/api/v1"
 LIMIT = 60.0
-"""Seconds: ten, and many for a machine with much to do."""
+"""Seconds: ten, and a large reserve for a busy machine."""
 ENCRYPT = ("/kem/encrypt", {"plaintext": "QUJD"})
 SIGN = ("/signature/sign", {"message": "QUJD"})
 VERIFY = ("/signature/verify", {"message": "QUJD", "signature": "QUJD", "key_version": 1})
@@ -37,7 +37,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Seen:
-    """One answer: status, error code or nothing, and after how many seconds."""
+    """One response: status, error code or an empty text, and seconds."""
 
     status: int
     code: str
@@ -45,7 +45,7 @@ class Seen:
 
 
 def ask(client: httpx2.Client, request: tuple[str, Mapping[str, object]]) -> Seen:
-    """Send one request and wait for its answer."""
+    """Send one request and wait for its response."""
     began = time.monotonic()
     response = client.post(API + request[0], json=request[1])
     code = response.json().get("error", {}).get("error_code", "")
@@ -53,7 +53,7 @@ def ask(client: httpx2.Client, request: tuple[str, Mapping[str, object]]) -> See
 
 
 def send_slowly(base_url: str, sent: bytes) -> Seen:
-    """Send a part of a request and wait for what the gateway says to that; 0 stands for nothing."""
+    """Send a part of a request and return the gateway's response; 0 means none."""
     url = urlsplit(base_url)
     assert url.hostname is not None
     began = time.monotonic()
@@ -70,7 +70,7 @@ def send_slowly(base_url: str, sent: bytes) -> Seen:
 
 
 def before_silence(client: httpx2.Client, fake: FakeKeyService) -> dict[str, list[Seen]]:
-    """Ask a key service that answers encrypt with nothing, sign with strange ids, verify well."""
+    """Use a key service that ignores encrypt, answers sign with wrong ids, and verify correctly."""
 
     def reply(call: Call) -> Answer | None:
         match call.request:
@@ -98,7 +98,7 @@ def before_silence(client: httpx2.Client, fake: FakeKeyService) -> dict[str, lis
 
 
 def before_a_stopped_key_service(installation: Installation) -> dict[str, list[Seen]]:
-    """Ask while the key service is stopped by SIGSTOP, and again when it goes on."""
+    """Send requests while the key service is stopped by SIGSTOP, and after it continues."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     pid = installation.children()["pqkeep_keyservice"]
@@ -130,7 +130,7 @@ def seen(
     tmp_path_factory: pytest.TempPathFactory,
     installation: Installation,
 ) -> dict[str, list[Seen]]:
-    """What all scenarios saw."""
+    """The observations of all scenarios."""
     folder = tmp_path_factory.mktemp("stopped")
     with (
         running(folder) as stopped,
@@ -146,7 +146,7 @@ def seen(
 
 @pytest.mark.parametrize("what", ["silence", "strange ids", "stopped"])
 def test_no_answer_in_time_is_504(seen: dict[str, list[Seen]], what: str) -> None:
-    """Where the key service says nothing, or nothing to this call, requests are 504 in time."""
+    """If the key service does not reply, or not to this call, requests are 504 in time."""
     for one in seen[what]:
         assert (one.status, one.code) == (504, "ERR_TIMEOUT_001")
         assert one.seconds < LIMIT
@@ -160,7 +160,7 @@ def test_other_calls_do_not_wait(seen: dict[str, list[Seen]]) -> None:
 
 
 def test_a_key_service_that_goes_on_works_again(seen: dict[str, list[Seen]]) -> None:
-    """After SIGCONT the same key service answers, without a restart of anything."""
+    """After SIGCONT the same key service responds, without any restart."""
     assert [one.status for one in seen["continued"]] == [200]
 
 
@@ -175,7 +175,7 @@ def test_a_key_service_that_goes_on_works_again(seen: dict[str, list[Seen]]) -> 
 def test_a_request_that_does_not_arrive_is_given_up(
     seen: dict[str, list[Seen]], where: str
 ) -> None:
-    """A client that stops in the middle of its request hears 400 within ten seconds."""
+    """A client that stops inside its request gets 400 within ten seconds."""
     (one,) = seen[where]
     assert (one.status, one.code) == (400, "ERR_INVALID_001")
     assert one.seconds < LIMIT

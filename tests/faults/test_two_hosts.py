@@ -1,4 +1,4 @@
-"""Gateway and key service as on two hosts: real processes, mutual TLS, and a relay between them."""
+"""Gateway and key service as on two hosts: real processes, mutual TLS, and a relay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 
 @dataclass
 class TwoHosts:
-    """A gateway and a key service that know each other by certificates only."""
+    """A gateway and a key service that authenticate by certificates."""
 
     client: httpx2.Client
     relay: Relay
@@ -65,7 +65,7 @@ def make(directory: Path, *, renew: bool = False) -> Path:
 
 
 def connect_by_tls(layout: Layout, certificates: Path, port: int, relay: int) -> None:
-    """Set both processes up for two hosts."""
+    """Configure both processes for two hosts."""
     own = {"certificate": "certificate.pem", "key": "key.pem", "ca": "ca.pem"}
     for path, folder, settings, address in (
         (
@@ -108,7 +108,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
 
 
 def make_tenant(client: httpx2.Client, operator_key: str) -> None:
-    """Make the client a tenant's, which has keys."""
+    """Make a tenant with keys, and use its API key for the client."""
     operator = {"X-API-Key": operator_key}
     tenant = client.post(
         "/api/v1/tenants", json={"name": "x", "plan": "enterprise_plus"}, headers=operator
@@ -130,7 +130,7 @@ def link(hosts: TwoHosts) -> Iterator[TwoHosts]:
 
 @pytest.mark.threat("link-attacker")
 def test_operations_go_over_the_link(link: TwoHosts) -> None:
-    """Encrypting works over the link, and no plaintext is in what passes through it."""
+    """Encryption works over the link, whose traffic has no plaintext."""
     response = link.encrypt(CANARY)
     assert response.status_code == 200
     encrypted = {**response.json()["data"], "algorithm": KEM}
@@ -143,7 +143,7 @@ def test_operations_go_over_the_link(link: TwoHosts) -> None:
 
 
 def test_a_reload_drops_no_connection(link: TwoHosts) -> None:
-    """After SIGHUP both ends use renewed certificates, and the connection between them stays."""
+    """After SIGHUP both ends use renewed certificates, and their connection stays."""
     before = len(link.relay.sent)
     make(link.certificates, renew=True)
     for process, output in zip(link.processes, link.outputs, strict=True):
@@ -164,7 +164,7 @@ def test_a_reload_drops_no_connection(link: TwoHosts) -> None:
 
 
 def test_a_cut_link_recovers(link: TwoHosts) -> None:
-    """When the link is cut, the gateway connects again by itself."""
+    """After a cut of the link, the gateway reconnects by itself."""
     before = len(link.relay.sent)
     link.relay.cut()
     link.until(lambda: len(link.relay.sent) > before)
@@ -173,7 +173,7 @@ def test_a_cut_link_recovers(link: TwoHosts) -> None:
 
 
 def version(link: TwoHosts) -> int:
-    """Return the version of the signing key that is active."""
+    """Return the version of the active signature key."""
     response = link.post("/signature/sign", {"message": "QUJD"}).json()["data"]
     return int(response["key_version"])
 
@@ -195,7 +195,7 @@ def test_a_replayed_connection_does_nothing(link: TwoHosts) -> None:
 
 @pytest.mark.threat("link-attacker")
 def test_a_replayed_record_is_not_executed_twice(link: TwoHosts) -> None:
-    """A record that is sent twice ends the connection, and what is in it is done once at most."""
+    """A record that is sent twice ends the connection, and its content is executed at most once."""
     before, connections = version(link), len(link.relay.sent)
     link.relay.tamper = lambda record: (record, record)
     link.post("/kms/keys/rotate", {"algorithm": SIGNATURE})
@@ -207,7 +207,7 @@ def test_a_replayed_record_is_not_executed_twice(link: TwoHosts) -> None:
 
 @pytest.mark.threat("link-attacker")
 def test_reordered_records_are_not_read(link: TwoHosts) -> None:
-    """Records in another order end the connection: the call fails, and later ones succeed."""
+    """Reordered records end the connection: the call fails, and later ones succeed."""
     held: list[bytes] = []
 
     def swap(record: bytes) -> Sequence[bytes]:

@@ -1,4 +1,4 @@
-"""A part of the data directory that cannot be read is named, and nothing is written over it."""
+"""An unreadable part of the data directory is named, and never overwritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sampling import sampled
 SECONDS = 200.0
 PQKEEPD = Path(sys.executable).with_name("pqkeepd")
 LIKE_ANYBODY = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--")
-"""Before a program: root may read what its owner may read, and no more."""
+"""Prefix for a program: root then has only the rights of a file's owner."""
 KYBER = {"algorithm": "Kyber768"}
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="setpriv takes root's rights from root")
@@ -38,7 +38,7 @@ PARTS = {
 
 
 def _contents(directory: Path, part: Path) -> dict[Path, bytes]:
-    """Return what is in files; of a database that can be read, its own process may have it."""
+    """Return the content of files; the own process may change a readable database."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {
         path: path.read_bytes()
@@ -49,7 +49,7 @@ def _contents(directory: Path, part: Path) -> dict[Path, bytes]:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A data directory that was served once, and a request that its key answers."""
+    """A data directory that was served once, with a request for its key."""
 
     data: Path
     decrypt: dict[str, Any]
@@ -59,7 +59,7 @@ class Stopped:
 def stopped(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Stopped:
-    """One for all tests, which leave it as it was."""
+    """One for all tests, which leave it unchanged."""
     folder = tmp_path_factory.mktemp("unreadable")
     with running(folder) as first:
         first.demo().post("/kms/keys/generate", KYBER, status=201)
@@ -70,7 +70,7 @@ def stopped(
 
 @pytest.mark.parametrize(("part", "message"), sampled(PARTS.items(), 3))
 def test_what_cannot_be_read_is_named_and_kept(stopped: Stopped, part: str, message: str) -> None:
-    """Whichever part it is: one clear message, no start, and nothing is written over it."""
+    """For each part: one clear message, no start, and no file is overwritten."""
     path = stopped.data / part
     before = _contents(stopped.data, path)
     mode = path.stat().st_mode
@@ -97,6 +97,6 @@ def test_what_cannot_be_read_is_named_and_kept(stopped: Stopped, part: str, mess
 def test_what_can_be_read_again_is_good(
     stopped: Stopped, start: Callable[..., Installation]
 ) -> None:
-    """After all of that the same data directory is served, and its keys open what they sealed."""
+    """Afterwards the same data directory works, and its keys open old ciphertexts."""
     opened = start(data=stopped.data).demo().post("/kem/decrypt", stopped.decrypt)
     assert opened["plaintext"] == "QUJD"

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that cannot be used: both processes and pqkeepd name the cause, and what to do."""
+"""An unusable PostgreSQL server: both processes and pqkeepd name the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ ELSEWHERE = "host all all 10.0.0.0/8 trust\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server of this file's alone, which each test leaves as it was."""
+    """A server for this file, which each test leaves unchanged."""
     with running_postgresql() as started:
         yield started
 
 
 @contextmanager
 def rules(server: PostgresServer, lines: str) -> Iterator[None]:
-    """Let others than the superuser in by other lines of pg_hba.conf."""
+    """Use other lines of pg_hba.conf for everyone except the superuser."""
     file = server.data / "pg_hba.conf"
     before = file.read_text()
     file.write_text("local all all trust\n" + lines)
@@ -59,7 +59,7 @@ def rules(server: PostgresServer, lines: str) -> Iterator[None]:
 
 @contextmanager
 def statement(server: PostgresServer, done: str, undone: str) -> Iterator[None]:
-    """Run a statement as superuser, and a second one at the end."""
+    """Run a statement as superuser, and another one at the end."""
     for database in PROVISIONED.values():
         server.sql(done, database=database)
     try:
@@ -100,7 +100,7 @@ class Case(NamedTuple):
     """Returns the address for a role."""
     spoil: Callable[[PostgresServer, ExitStack], object]
     names: Sequence[str]
-    """The cause and the remedy that a message names. {role} and {database} are filled in."""
+    """The cause and the remedy in the message. {role} and {database} are filled in."""
     is_permanent: bool
 
 
@@ -113,7 +113,7 @@ def _with(options: str) -> Callable[[PostgresServer, str], str]:
 
 
 def _spoiled_by(made: str) -> Callable[[PostgresServer, ExitStack], object]:
-    """Return what makes a table x, and y of it, in each database."""
+    """Return a fault that changes each database by x, and repairs it by y."""
     return lambda server, stack: stack.enter_context(
         statement(server, made, "DROP TABLE IF EXISTS x CASCADE")
     )
@@ -259,7 +259,7 @@ async def test_a_server_that_cannot_be_used(
 
 
 async def _refused(opening: Awaitable[None], *, is_permanent: bool) -> str:
-    """Return what is said of a server that cannot be used."""
+    """Return the message about an unusable server."""
     transient = (UnavailableError, DatabaseUnavailableError, UnreachableError)
     with pytest.raises(ConfigError if is_permanent else transient) as caught:
         await opening
@@ -276,7 +276,7 @@ def test_statuses_of_commands(
     tmp_path: Path,
     pqkeepd_command: Sequence[str | Path],
 ) -> None:
-    """Config check and the process end alike: 78 where settings are wrong, 75 where a try may help."""
+    """Config check and the process have the same status: 78 for settings, 75 if a retry may help."""
     address = CASES[name].address(server, ACCOUNTS_ROLE)
     layout = Layout(tmp_path / "data")
     initialise(layout, "operator", signup="operator", stores=Stores(accounts=address))
@@ -300,7 +300,7 @@ def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
 
 
 async def test_an_untrusted_certificate(tmp_path: Path) -> None:
-    """A server that somebody else may be is refused, and the message names the setting."""
+    """A server without a trusted certificate is refused, and the message names the setting."""
     other = tmp_path / "other"
     other.mkdir()
     authority = new_certificate(other).path
@@ -316,7 +316,7 @@ async def test_an_untrusted_certificate(tmp_path: Path) -> None:
 async def test_a_statement_that_hangs_ends_a_command(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Database calls of backup, restore and migrations have a time limit that the message names."""
+    """Database calls of backup, restore and migrations have a timeout, which the message names."""
     monkeypatch.setattr("pqkeep_server.backup.databases.STATEMENT_SECONDS", 2.0)
     address = server.url(ACCOUNTS_ROLE, server.new_database(ACCOUNTS_ROLE))
     await _open_accounts(address)
@@ -336,7 +336,7 @@ async def test_a_statement_that_hangs_ends_a_command(
 async def test_a_standby_is_named_until_it_is_promoted(
     another_postgres_server: PostgresServer,
 ) -> None:
-    """A server in recovery is read-only, which is worth another try; once promoted it is used."""
+    """A standby server is read-only, which is retried; after its promotion it is used."""
     server = another_postgres_server
     await asyncio.to_thread(server.stop)
     signal = server.data / "standby.signal"
@@ -355,7 +355,7 @@ async def test_a_standby_is_named_until_it_is_promoted(
 
 
 def test_an_old_server_is_refused() -> None:
-    """The message has the version that was found and the required version."""
+    """The message has the found and the required version."""
     require_version((15, 0), "postgresql://a@b/c")
     with pytest.raises(ConfigError, match=r"PostgreSQL 14\.11.* 15 or later"):
         require_version((14, 11), "postgresql://a@b/c")

@@ -1,4 +1,4 @@
-"""/readyz and /healthz while everything can be read and something cannot be written."""
+"""/readyz and /healthz while reading works and writing fails."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Service:
         )
 
     def wait_for(self, *parts: str, problem: WriteProblem | None) -> None:
-        """Wait until the parts are missing, for this reason. /livez is 200 all the time."""
+        """Wait until the parts are missing for this reason, while /livez is 200 all the time."""
         expected = None if problem is None else dict.fromkeys(parts, IN_WORDS[problem])
         deadline = time.monotonic() + SECONDS
         while (told := self.causes()) != expected:
@@ -72,12 +72,12 @@ class Service:
 
 
 Spoils = Callable[[Service], AbstractContextManager[None]]
-"""Lets everything be read and something not be written, for the length of a ``with`` block."""
+"""Prevents writing but not reading, for a ``with`` block."""
 
 
 @contextmanager
 def full(service: Service) -> Iterator[None]:
-    """Fill the file system that the databases are on, to the last byte."""
+    """Fill the databases' file system to the last byte."""
     if service.small_disk is None:
         pytest.skip("cannot mount a file system here")
     ballast = service.small_disk / "ballast"
@@ -96,7 +96,7 @@ def full(service: Service) -> Iterator[None]:
 
 
 def limited(module: str) -> Spoils:
-    """Let the files of a process grow no more, as a quota does."""
+    """Limit the file sizes of a process, like a quota."""
 
     @contextmanager
     def files_are_limited(service: Service) -> Iterator[None]:
@@ -111,7 +111,7 @@ def limited(module: str) -> Spoils:
 
 
 def locked_file(name: str) -> Spoils:
-    """Have another program lock a database's file."""
+    """Lock a database's file from another program."""
 
     @contextmanager
     def is_locked(service: Service) -> Iterator[None]:
@@ -126,7 +126,7 @@ def locked_file(name: str) -> Spoils:
 
 @contextmanager
 def read_only_server(service: Service) -> Iterator[None]:
-    """Have the server make every transaction read-only."""
+    """Make every transaction of the server read-only."""
     server = service.server()
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on")
     server.sql("SELECT pg_reload_conf()")
@@ -159,7 +159,7 @@ def without_right(database: str, revoke: LiteralString, grant: LiteralString) ->
 
 
 def locked_table(database: str, statement: LiteralString) -> Spoils:
-    """Have a session lock a table so that it can be read only."""
+    """Lock a table in another session, so that it can only be read."""
 
     @contextmanager
     def is_locked(service: Service) -> Iterator[None]:
@@ -175,7 +175,7 @@ def locked_table(database: str, statement: LiteralString) -> Spoils:
 
 
 def told(*commands: str, undo: str) -> Spoils:
-    """Have the rate limits' server take no writes."""
+    """Make the rate limits' server refuse writes."""
 
     @contextmanager
     def takes_no_writes(service: Service) -> Iterator[None]:
@@ -192,7 +192,7 @@ def told(*commands: str, undo: str) -> Spoils:
 
 @contextmanager
 def unsaved(service: Service) -> Iterator[None]:
-    """Have the rate limits' server refuse writes because it could not save: MISCONF."""
+    """Make the rate limits' server refuse writes with MISCONF, because it could not save."""
     assert service.redis is not None
     ask = service.redis.execute_command
     in_the_way = Path(str(service.redis.config_get("dir")["dir"])) / "dump.rdb"
@@ -208,7 +208,7 @@ def unsaved(service: Service) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def small_disk() -> Iterator[Path | None]:
-    """A file system of its own, or None where none may be mounted."""
+    """A separate file system, or None without permission to mount one."""
     with unprivileged.own_folder("small-disk") as folder:
         if _LIBC.mount(b"none", bytes(folder), b"tmpfs", 0, f"size={SIZE}".encode()):
             yield None
@@ -236,7 +236,7 @@ def serving(
 def on_files(
     tmp_path_factory: pytest.TempPathFactory, small_disk: Path | None
 ) -> Iterator[Service]:
-    """An installation with both databases in files, on a file system of its own."""
+    """An installation with both databases in files, on a separate file system."""
     folder = tmp_path_factory.mktemp("on-files")
     data = folder / "data" if small_disk is None else small_disk / "data"
     with serving(folder, IN_FILES, small_disk, data) as service:
@@ -248,7 +248,7 @@ def on_files(
 def on_server(
     tmp_path_factory: pytest.TempPathFactory, small_disk: Path | None
 ) -> Iterator[Service]:
-    """An installation on PostgreSQL, with its tables on a file system of their own, and on Redis."""
+    """An installation on PostgreSQL, with its tables on a separate file system, and on Redis."""
     folder, port = tmp_path_factory.mktemp("on-server"), processes.free_port()
     accounts, keys = "pqkeep_accounts", "pqkeep_keys"
     with ExitStack() as stack:
@@ -278,7 +278,7 @@ def on_server(
 
 
 def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts: str) -> None:
-    """Without any other request /readyz and /healthz say it, and all is well again afterwards."""
+    """Without other requests /readyz and /healthz report the failure and the recovery."""
     public = service.installation.base_url
     expected = dict.fromkeys(parts, IN_WORDS[problem])
     service.wait_for(problem=None)
@@ -328,7 +328,7 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
 def test_files_that_are_read_only_in_effect(
     on_files: Service, spoils: Spoils, problem: WriteProblem, parts: tuple[str, ...]
 ) -> None:
-    """A database in a file that cannot be written is named with its cause, and so until it can."""
+    """A database file that cannot be written is named with its cause until it can."""
     _is_noticed(on_files, spoils, problem, *parts)
 
 
@@ -401,7 +401,7 @@ def test_files_that_are_read_only_in_effect(
 def test_servers_that_take_no_writes(
     on_server: Service, spoils: Spoils, problem: WriteProblem, parts: tuple[str, ...]
 ) -> None:
-    """A server that answers reads alone is named with its cause, and so until it takes writes."""
+    """A server that only serves reads is named with its cause until it accepts writes."""
     _is_noticed(on_server, spoils, problem, *parts)
 
 

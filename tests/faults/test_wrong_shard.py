@@ -1,4 +1,4 @@
-"""A gateway before the key service of another shard than its settings say."""
+"""A gateway with the key service of another shard than in its settings."""
 
 from __future__ import annotations
 
