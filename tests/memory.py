@@ -1,7 +1,7 @@
-"""Where the tests have their files: in memory, where there is room and programs may be run from it.
+"""The folder for the tests' files: in memory, if there is space and programs can run there.
 
-Every change that a server under test makes is durable before it answers, and a disk takes a fifth of
-the tests' time for that. What a killed process leaves is the same in either place.
+A server under test writes every change durably before it responds. On a disk this takes a fifth of
+the tests' time. A killed process leaves the same files in either place.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders of the tests' own are made there
 LEAST_FREE = 8 << 30
-"""Bytes: ten times what the tests write."""
+"""Bytes: ten times the tests' files."""
 
 
 def keep_files_in_memory() -> None:
-    """Make temporary files there from now on, and in processes that are started, unless told where."""
+    """Make temporary files there, also in child processes, unless the environment says otherwise."""
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return
     found = os.statvfs(MEMORY)

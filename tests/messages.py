@@ -37,7 +37,7 @@ GROUPS = (
     ("sdk/src/pqkeep/cli/", "CLI"),
     ("sdk/", "Client library"),
 )
-"""Where a text is met, by the beginning of its file's path. The first match counts."""
+"""The place of a text, by the beginning of its file's path. The first match counts."""
 
 LOG_LEVELS = frozenset({"warning", "error", "exception", "critical"})
 QUIET_LOG_LEVELS = frozenset({"debug", "info"})
@@ -54,7 +54,7 @@ STRING = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)
 SCRIPT_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'`\\])//[^\n]*", re.DOTALL)
 SHOWN_ATTRIBUTES = frozenset({"alt", "aria-label", "content", "label", "placeholder", "title"})
 FEWEST_WORDS = 5
-"""Of a text that is drawn: shorter ones are names and labels."""
+"""The fewest words of a drawn text: shorter ones are names and labels."""
 
 
 class Text(NamedTuple):

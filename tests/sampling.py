@@ -1,7 +1,7 @@
-"""How much ``make test`` tries of many similar cases: of each kind at least one.
+"""How many of many similar cases ``make test`` runs: at least one of each kind.
 
-The cases that it leaves out are a campaign: ``make campaigns`` runs them. Within a case, so to
-speak of bytes that are changed one at a time, PQKEEP_EXHAUSTIVE has each tried.
+``make campaigns`` runs the others. Inside a case, for example over changed bytes, PQKEEP_EXHAUSTIVE
+tests all values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLOW_ALGORITHMS = frozenset(
         Algorithm.SLH_DSA_SHA2_256S,
     }
 )
-"""Algorithms that take a second for a key or signature. SLH-DSA-SHA2-128f stands for them."""
+"""Algorithms with a second for a key or signature. SLH-DSA-SHA2-128f represents them."""
 
 ABOUT_DATABASES = frozenset(
     {
@@ -35,10 +35,9 @@ ABOUT_DATABASES = frozenset(
         *("test_store", "test_store_migration", "test_team_members", "test_tenants"),
     }
 )
-"""The files of the gateway's and the key service's tests whose tests are all tried on a server.
+"""Files of the gateway's and the key service's tests that all run on a server.
 
-Of a test with several cases that are all tried on a file, the first is.
-"""
+A test with several cases runs the first on a server, and all on a file."""
 
 
 BY_TURNS = {
@@ -48,14 +47,13 @@ BY_TURNS = {
     "test_a_version_that_does_not_exist_is_404": 5,
     "test_an_algorithm_does_only_its_own_operations": 3,
 }
-"""Tests of tests/contract that ask every operation for every value, and the distance between cases.
+"""Tests of tests/contract for every operation and every value, and the distance between cases.
 
-It divides neither number, so that each operation and each value is in some case.
-"""
+It divides neither number, so each operation and each value is in some case."""
 
 
 def require_listed_tests(root: Path) -> None:
-    """Raise UsageError where a listed name is no test's: its tests would all be tried, unnoticed."""
+    """Raise UsageError for a listed name without a test, because its tests would all run unnoticed."""
     files = {
         path.stem for parts in ("*/tests", "tests/*") for path in root.glob(f"{parts}/test_*.py")
     }
@@ -67,9 +65,10 @@ def require_listed_tests(root: Path) -> None:
 
 
 def leave_to_the_campaign(items: Sequence[pytest.Item]) -> None:
-    """Mark what is asked on a server, but the first test of each file; and most of BY_TURNS.
+    """Mark tests on a server, except the first of each file, and most of BY_TURNS.
 
-    Of tests/contract, where the server has a whole installation, those that need its ``world`` too.
+    In tests/contract, a complete installation runs on the server: its tests with ``world`` are
+    marked too.
     """
     tried: set[tuple[Path, str]] = set()
     asked: Counter[str] = Counter()
@@ -105,12 +104,12 @@ def _parameters(item: pytest.Item) -> Collection[Any]:
 
 
 def step(usual: int) -> int:
-    """Return the distance from one case that is tried to the next: usually so many."""
+    """Return the distance between tested cases."""
     return 1 if IS_EXHAUSTIVE else usual
 
 
 def later(case: Any) -> Any:
-    """Return a test's case, several parameters perhaps, as one of the campaign's."""
+    """Return a test's case, perhaps of several parameters, as one of the campaign's."""
     if isinstance(case, type(pytest.param())):
         return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.campaign])
     values = case if isinstance(case, tuple) else (case,)
@@ -118,10 +117,10 @@ def later(case: Any) -> Any:
 
 
 def sampled(cases: Iterable[Any], usual: int) -> list[Any]:
-    """Return cases of which ``make test`` tries the first, and each so many after it."""
+    """Return cases of which ``make test`` runs the first, and then every n-th."""
     return [later(case) if place % usual else case for place, case in enumerate(cases)]
 
 
 def fast_algorithms_first(algorithms: Iterable[Algorithm]) -> list[Any]:
-    """Return algorithms as cases of which ``make test`` tries the fast ones."""
+    """Return algorithms as cases of which ``make test`` runs the fast ones."""
     return [later(each) if each in SLOW_ALGORITHMS else each for each in algorithms]

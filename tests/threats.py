@@ -1,4 +1,4 @@
-"""The threats of SECURITY.md, and the tests that show each: the marker ``threat`` names them."""
+"""The threats of SECURITY.md, with their tests: the marker ``threat`` names them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LINK = re.compile(r"\[([^\]]+)\]\(docs/reference/threats\.md#([a-z-]+)\)")
 
 
 class MarkedTest(NamedTuple):
-    """A test, and the threats that it shows."""
+    """A test, with the names of its threats."""
 
     file: Path
-    """From the root of the repository."""
+    """The path from the root of the repository."""
     name: str
     threats: tuple[str, ...]
     proves: str
@@ -32,7 +32,7 @@ def threats() -> Mapping[str, str]:
 
 
 def require_known_threats(items: Iterable[pytest.Item]) -> None:
-    """Raise UsageError where a marker names a threat that SECURITY.md does not have."""
+    """Raise UsageError for a marker with a threat that SECURITY.md does not have."""
     marked = {name for item in items for mark in item.iter_markers(MARKER) for name in mark.args}
     if marked and (unknown := marked - threats().keys()):
         raise pytest.UsageError(f"SECURITY.md has no threat {', '.join(sorted(unknown))}")

@@ -1,7 +1,7 @@
-"""Sends generated requests to a real installation and holds every answer against its OpenAPI document.
+"""Sends generated requests to a real installation and checks each response by its OpenAPI document.
 
-Run by ``make fuzz``, in an environment of its own. Prints operations by status; exits with 1 if an
-answer was not as documented, or if an operation never succeeded.
+``make fuzz`` runs it in a separate environment. It prints operations by status. Exit status 1: a
+response was not as documented, or an operation never succeeded.
 """
 
 import argparse
@@ -55,12 +55,12 @@ SPENDS = NEEDS_KEYS | {
     "revoke_api_key",
     "change_tenant",
 }
-"""Operations that use their tenant up."""
+"""Operations that make their tenant unusable."""
 KINDS = {
     **dict.fromkeys(("Kyber768", "X-Wing", "ML-KEM-1024", "XAES-256-GCM"), "/kem/"),
     **dict.fromkeys(("HMAC-SHA-256", "HMAC-SHA-512"), "/mac/"),
 }
-"""The beginning of the paths that take an algorithm; that of signatures is left out."""
+"""The beginning of paths with an algorithm, without those of signatures."""
 PLAIN = base64.b64encode(b"plaintext").decode()
 DIGEST = base64.b64encode(bytes(32)).decode()
 MU = base64.b64encode(bytes(64)).decode()
@@ -78,27 +78,28 @@ READS = {
     "verify_mac": ("mac", "/mac/compute", {"message": PLAIN}, {"message": PLAIN}),
     "verify_mu": ("signature", "/signature/sign-mu", {"mu": MU}, {"mu": MU}),
 }
-"""Reading operations: the field that another makes, where, from what, and what goes with it."""
+"""Reading operations: the field that another operation makes, its place, its source, and other
+fields."""
 ONLY = {
     "unwrap": ("Kyber768", "X-Wing", "XAES-256-GCM"),
     "decapsulate": ("Kyber768", "X-Wing", "ML-KEM-1024"),
     "verify_mu": ("Dilithium3", "ML-DSA-87"),
 }
-"""Algorithms of reading operations that not all of their kind have."""
+"""Algorithms of reading operations that only some of their kind have."""
 
 
 @dataclass
 class Cast:
-    """The tenants of the cases and of their credentials."""
+    """The tenants of the cases and their credentials."""
 
     reader: Tenant
-    """Has keys of every algorithm, and keeps them."""
+    """A tenant with permanent keys of every algorithm."""
     spent: Tenant
-    """Its keys or its API keys come and go; another takes its place now and then."""
+    """A tenant with changing keys and API keys; it is sometimes replaced."""
     team: Tenant
-    """Its people come and go; another takes its place after each change."""
+    """A tenant with changing people; it is replaced after each change."""
     stranger: Tenant
-    """The tenant with an owner who asks for other tenants' objects."""
+    """The tenant of an owner who requests other tenants' objects."""
     real: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """A valid body for a reading operation, by operation and algorithm."""
 
@@ -113,7 +114,7 @@ class Findings:
 
 
 RENEWED_AFTER = 40
-"""Cases that use a tenant up, after which another takes its place."""
+"""Cases that make a tenant unusable. Another tenant then takes its place."""
 WHO = ("own", "owner", "operator", "own", "viewer", "owner", "nobody", "own", "stranger", "owner")
 """The callers of the cases, in turn."""
 
@@ -285,7 +286,7 @@ def _send(world: World, cast: Cast, found: Findings, case: Any, *, positive: boo
 def _credentials(
     world: World, case: Any, credential: str | None, person: Person | None
 ) -> dict[str, str]:
-    """Return the headers of who sends a case, and put a person's cookies into it."""
+    """Return the headers of a case's sender, and add a person's cookies to the case."""
     ours = {"x-api-key"} if person is None else {"x-api-key", "x-step-up-token"}
     for given_name in [each for each in case.headers or {} if each.lower() in ours]:
         del case.headers[given_name]
@@ -299,7 +300,7 @@ def _credentials(
 
 
 def _name(case: Any, fields: dict[str, Any]) -> None:
-    """Put fields where an operation takes them: into its path, or its body."""
+    """Put fields into an operation's path or body."""
     for place, value in fields.items():
         if case.path_parameters and place in case.path_parameters:
             case.path_parameters[place] = value

@@ -1,4 +1,4 @@
-"""What a case needs so that a handler does its work: a token, a code, an id of something that exists."""
+"""The requirements of a case for success: a token, a code, or an existing id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz.world import PASSWORD, Person, Tenant, World
 
 Fields = dict[str, Any]
 Reach = Callable[[World, Tenant, Person], Fields]
-"""Prepares something of a tenant, for one of its people, and returns the fields that name it."""
+"""Prepares an object for one of a tenant's people, and returns the fields that name it."""
 
 
 def _registration(world: World, _tenant: Tenant, _person: Person) -> Fields:

@@ -1,4 +1,4 @@
-"""The installation that generated requests meet: its tenants, their people, their keys."""
+"""The installation for generated requests: its tenants, their people, their keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST_SECONDS = 30.0
 TIMED_OUT = 504
 TRIES = 5
 ALIASES = ("ML-DSA-65", "ML-KEM-768")
-"""Other names of algorithms that have a name of their own."""
+"""The standards' names of algorithms with another API name."""
 PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's here
 WRAP = """
 import base64, sys
@@ -31,7 +31,7 @@ form = (Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 wrapped = wrap(read_import_key(sys.stdin.buffer.read()), private.private_bytes(*form))
 sys.stdout.write(base64.b64encode(wrapped).decode())
 """
-"""A program for the interpreter that has the client: this one has no cryptography."""
+"""A program for the client's interpreter, because this one has no cryptography."""
 COOKIES = ("service_access_token", "service_refresh_token")
 
 
@@ -53,7 +53,7 @@ def _addresses() -> Iterator[str]:
 
 @dataclass
 class Person:
-    """Somebody who is signed in."""
+    """A signed-in person."""
 
     id: str
     email: str
@@ -74,8 +74,8 @@ class Tenant:
 class World:
     """An installation and its tenants.
 
-    What prepares a case comes from a new loopback address each time, so that the limits of the
-    address that the cases come from do not stop it.
+    Preparations come from a new loopback address each time. So address limits, which the cases use
+    up, do not stop them.
     """
 
     base_url: str
@@ -116,7 +116,7 @@ class World:
             )
 
     def call(self, method: str, path: str, body: Any = None, **who: Any) -> Any:
-        """Return the data of a request that must succeed, on a busy machine after some tries."""
+        """Return the data of a request that must succeed. It is repeated on a busy machine."""
         for _ in range(TRIES):
             response = self.ask(method, path, body, **who)
             if response.status_code != TIMED_OUT:
@@ -125,13 +125,13 @@ class World:
         return response.json()["data"]
 
     def step_up(self, person: Person) -> str:
-        """Return a step-up token of somebody without a second factor."""
+        """Return a step-up token of a person without a second factor."""
         made = self.call("POST", "/auth/step-up", {"password": PASSWORD}, person=person)
         token: str = made["step_up_token"]
         return token
 
     def new_tenant(self) -> Tenant:
-        """Make a tenant that nothing slows down, with its people."""
+        """Make a tenant without rate limits, with its people."""
         named = {"name": f"fuzz {uuid.uuid4()}", "plan": "enterprise_plus"}
         made = self.call("POST", "/tenants", named, credential=self.operator)
         path = f"/tenants/{made['id']}"
@@ -147,7 +147,7 @@ class World:
         tenant.people = {role: self.new_person(tenant, role) for role in ("owner", "viewer")}
 
     def new_person(self, tenant: Tenant, role: str) -> Person:
-        """Have somebody accept an invitation."""
+        """Make a person accept an invitation."""
         invited = self.invite(tenant, role)
         accepted = {"token": invited["invitation_token"], "password": PASSWORD}
         response = self.ask("POST", "/auth/accept-invitation", accepted)
@@ -156,7 +156,7 @@ class World:
         return Person(response.json()["data"]["id"], invited["email"], cookies)
 
     def invite(self, tenant: Tenant, role: str) -> Any:
-        """Return a new invitation of the operator's, with its token."""
+        """Return a new invitation from the operator, with its token."""
         path = f"/tenants/{tenant.id}/invitations"
         fields = {"email": f"{uuid.uuid4()}@example.com", "role": role}
         return self.call("POST", path, fields, credential=self.operator)
@@ -168,7 +168,7 @@ class World:
             self.call("POST", "/kms/keys/generate", named, credential=tenant.api_key)
 
     def wrap_a_private_key(self, import_key: Any) -> str:
-        """Return a new private key of Kyber768, wrapped to an import key, in base64."""
+        """Return a new private key of Kyber768, wrapped for an import key, in base64."""
         ended = subprocess.run(
             [self.client_interpreter, "-c", WRAP],
             input=json.dumps(import_key),

@@ -1,7 +1,7 @@
-"""``make mutants``: the tests have to notice nine of ten changes of the modules that decide most.
+"""``make mutants``: the tests must find nine of ten changes to the most important modules.
 
-Each mutant is tried in a copy of the tree, with the tests of its module on SQLite. Fails if fewer
-are killed, or if a survivor is not in ``survivors.toml``, where the reasons are.
+Each mutant is tested in a copy of the tree, with its module's tests on SQLite. It fails if fewer
+are killed, or if a survivor has no reason in ``survivors.toml``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tests.mutants.mutations import mutants
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = ("protocol", "keyservice", "gateway", "server", "sdk")
 KILLED = 0.9
-"""The part of a module's mutants that has to be killed."""
+"""The fraction of a module's mutants that must be killed."""
 LONGEST = 300
 """Seconds of CPU time for the tests of an unchanged module."""
 SLOWER, SPARE = 3, 3
-"""How many times as long a mutant's tests may take, and how many seconds more."""
+"""The factor and the additional seconds for a mutant's tests."""
 
 
 class Copy:
-    """A copy of the tree in which one mutant at a time is tried."""
+    """A copy of the tree that tests one mutant at a time."""
 
     def __init__(self, root: Path, python: Path) -> None:
         self._root = root
@@ -54,13 +54,13 @@ class Copy:
         )
 
     def close(self) -> None:
-        """End the process that runs the tests."""
+        """End the process with the tests."""
         self._tests.communicate()
 
     def passes(self, module: Module, text: str, seconds: int) -> tuple[bool, float]:
-        """Return whether a module's tests pass with another text, and the CPU time that they took.
+        """Return True if a module's tests pass with a changed text, and their CPU time.
 
-        Those that take more seconds of it than so many do not pass.
+        Tests that exceed the given seconds of CPU time fail.
         """
         path = self._root / module.path
         original = path.read_text()
@@ -81,7 +81,7 @@ class Copy:
 
 
 def _forget_compiled(path: Path) -> None:
-    """Remove a module's compiled form: a text of the same size and second would be taken for it."""
+    """Remove a module's compiled form, which could match a text of the same size and second."""
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
 
@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def _try(name: str, copies: list[Copy], sample: int, expected: dict[str, str]) -> bool:
-    """Try mutants of one module; say and return whether enough were killed."""
+    """Test mutants of one module; print and return whether enough were killed."""
     module = MODULES[name]
     source = (ROOT / module.path).read_text()
     found = mutants(source)

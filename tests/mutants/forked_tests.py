@@ -1,7 +1,7 @@
-"""Runs tests in forks of a process that has imported the libraries, which is most of a short run.
+"""Runs tests in forks of a process that has imported the libraries, which saves most of the time.
 
-Each line of standard input is a JSON array: seconds of CPU time, and the tests. It is answered with
-a line: 0 if they pass, else another number; and the seconds of CPU time that they took.
+Each line of standard input is a JSON array: seconds of CPU time, and the tests. The reply is a
+line: 0 if they pass, else another number, and the seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIBRARIES = (
     "structlog",
     "uvicorn",
 )
-"""None of which imports anything of this tree. One that is not there is not needed."""
+"""Libraries that import nothing of this tree. Missing ones are skipped."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The modules that are mutated, each with the tests that have to notice."""
+"""The mutated modules, each with its tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Module:
-    """Where a module is, and its tests, from the root of the tree."""
+    """The paths of a module and its tests, from the root of the tree."""
 
     path: str
     tests: tuple[str, ...]
@@ -65,4 +65,4 @@ MODULES: Mapping[str, Module] = {
         ),
     ),
 }
-"""By the name that ``--module`` takes."""
+"""By the name for ``--module``."""

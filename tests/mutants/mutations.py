@@ -1,7 +1,7 @@
-"""The mutants of a module: copies of its text that differ in one place.
+"""The mutants of a module: copies of its text with one change.
 
-cosmic-ray's operators change numbers, comparisons and conditions. These modules also decide by
-labels, tables and statements, which have operators here.
+cosmic-ray's operators change numbers, comparisons and conditions. More operators here change
+labels, tables and statements.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mutants(source: str) -> dict[str, str]:
 
 
 def _is_about_form(source: str, text: str, difference: str) -> bool:
-    """Return whether only a signature's asterisk, or how fast or frozen a value is, differs."""
+    """Return True if only an asterisk in a signature, or ``slots`` or ``frozen``, differs."""
     is_signature = text.replace("/,", "*,") == source.replace("/,", "*,")
     return is_signature or difference.startswith("@dataclass")
 
@@ -61,7 +61,7 @@ def _operators() -> Iterator[Any]:
 
 
 def _changed_data(source: str) -> Iterator[str]:
-    """Yield the source with another text, without a statement, or with another table."""
+    """Yield the source with a changed text, without a statement, or with a changed table."""
     tree = ast.parse(source)
     ignored = {
         id(inner)
@@ -91,7 +91,7 @@ def _changed_data(source: str) -> Iterator[str]:
 
 
 def _says_nothing(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts that are types, documentation, or messages for people."""
+    """Yield nodes without effect: types, documentation, and messages for people."""
     match node:
         case ast.AnnAssign(annotation=annotation) | ast.arg(annotation=ast.AST() as annotation):
             yield annotation

@@ -1,4 +1,4 @@
-"""The tests' browser notices what it has to notice, on pages that do it."""
+"""The tests' browser finds each kind of problem on pages that have it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def site() -> Iterator[str]:
 
 @pytest.mark.parametrize("path", NOTICED)
 def test_problems_are_noticed(visit: Visit, site: str, path: str) -> None:
-    """An error, an exception, a violation of the policy or a request elsewhere is a problem."""
+    """An error, an exception, a violation of the policy and a request elsewhere are problems."""
     visitor = visit(site)
     visitor.open(path).wait_for_load_state("networkidle")
     assert visitor.problems
@@ -72,7 +72,7 @@ def test_problems_are_noticed(visit: Visit, site: str, path: str) -> None:
 
 
 def test_a_good_page_has_no_problem(visit: Visit, site: str) -> None:
-    """A page that does nothing wrong is accessible and without problems, under a strict policy."""
+    """A correct page is accessible and without problems, under a strict policy."""
     visitor = visit(site, phone=True)
     page = visitor.open("/good")
     assert_accessible(page)
@@ -81,7 +81,7 @@ def test_a_good_page_has_no_problem(visit: Visit, site: str) -> None:
 
 
 def test_findings_of_axe_fail(visit: Visit, site: str) -> None:
-    """A button without a name is a finding, and text without contrast is one in each scheme."""
+    """Axe finds a button without a name, and text without contrast in each scheme."""
     with pytest.raises(AssertionError) as failed:
         assert_accessible(visit(site).open("/unnamed"), BOTH)
     for finding in ("light: button-name", "light: color-contrast", "dark: color-contrast"):
@@ -89,7 +89,7 @@ def test_findings_of_axe_fail(visit: Visit, site: str) -> None:
 
 
 def test_a_browser_that_is_stuck_is_replaced(chromium: Chromium, site: str) -> None:
-    """One that does not close a profile in time is killed, and the next visit has a fresh one."""
+    """A browser that hangs when it closes a profile is killed, and the next visit has a new one."""
     stuck = chromium.new_context(base_url=site)
     stuck.new_page().goto("/good")
     os.killpg(chromium.group, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The reference in a browser: everybody can read it, and its search and examples work by keyboard."""
+"""The reference in a browser: accessible, with search and examples by keyboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CURL, PYTHON = "pre[data-language=curl]", "pre[data-language=python]"
 
 
 def search(page: Page, text: str) -> None:
-    """Type into the search, from wherever the focus is; wait for its answer."""
+    """Type into the search, with any focus; wait for the result."""
     page.keyboard.press("/")
     page.keyboard.type(text)
     expect(page.get_by_role("status")).not_to_be_empty()
@@ -34,7 +34,7 @@ def test_pages_are_accessible(visit: Visit, installation: Installation) -> None:
 
 
 def test_pages_fit_a_phone(visit: Visit, installation: Installation) -> None:
-    """On a phone each kind of page fits; an operation's is accessible, light and dark."""
+    """Each kind of page fits a phone; an operation's page is accessible in light and dark."""
     page = visit(installation.base_url, phone=True).open("/docs")
     for path in PATHS:
         page.goto(path)
@@ -43,7 +43,7 @@ def test_pages_fit_a_phone(visit: Visit, installation: Installation) -> None:
 
 
 def test_search_by_keyboard(visit: Visit, installation: Installation) -> None:
-    """The key / begins a search, arrows choose, Enter opens, Escape ends it."""
+    """The key / begins a search, arrows select, Enter opens, Escape ends it."""
     page = visit(installation.base_url).open("/docs")
     search(page, "verify sign")
     assert_accessible(page)
@@ -72,7 +72,7 @@ def test_search_by_keyboard(visit: Visit, installation: Installation) -> None:
 
 
 def test_search_that_finds_nothing(visit: Visit, installation: Installation) -> None:
-    """What is nowhere, markup too, is said not to be found."""
+    """A search without results, also for markup, shows a message."""
     page = visit(installation.base_url, phone=True).open("/docs/encrypt")
     search(page, "<img src=x onerror=alert(1)>")
     expect(page.get_by_role("status")).to_have_text("Nothing found")
@@ -105,7 +105,7 @@ def test_the_language_is_remembered(visit: Visit, installation: Installation) ->
 
 
 def test_what_is_shown_is_copied(visit: Visit, installation: Installation) -> None:
-    """Copy takes the example in the language that is shown, and says so for two seconds."""
+    """Copy takes the shown language's example, and confirms it for two seconds."""
     permissions = ["clipboard-read", "clipboard-write"]
     page = visit(installation.base_url, is_fresh=True, permissions=permissions).open(
         "/docs/encrypt"
@@ -124,13 +124,13 @@ def test_what_is_shown_is_copied(visit: Visit, installation: Installation) -> No
 
 
 def test_the_overview_names_its_own_address(visit: Visit, installation: Installation) -> None:
-    """The environment that the examples need has the address at which the page was read."""
+    """The environment for the examples has the page's own address."""
     page = visit(installation.base_url).open("/docs")
     expect(page.locator("pre").first).to_contain_text(f"PQKEEP_URL={installation.base_url}\n")
 
 
 def test_without_scripts(visit: Visit, installation: Installation) -> None:
-    """Without JavaScript both languages are there, and nothing that would not work."""
+    """Without JavaScript both languages are shown, and no useless controls."""
     page = visit(installation.base_url, java_script_enabled=False).open("/docs/encrypt")
     expect(page.locator(CURL)).to_be_visible()
     expect(page.locator(PYTHON)).to_be_visible()
@@ -141,7 +141,7 @@ def test_without_scripts(visit: Visit, installation: Installation) -> None:
 
 
 def test_the_content_can_be_skipped_to(visit: Visit, installation: Installation) -> None:
-    """The first thing that Tab reaches leads to the content."""
+    """The first link that Tab reaches leads to the content."""
     page = visit(installation.base_url).open("/docs/check_out")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -150,6 +150,6 @@ def test_the_content_can_be_skipped_to(visit: Visit, installation: Installation)
 
 
 def test_the_contents_show_where_one_is(visit: Visit, installation: Installation) -> None:
-    """The page's own line of the contents is marked, and in view however far down it is."""
+    """The contents mark the page's own line and scroll to it."""
     page = visit(installation.base_url).open("/docs/check_out")
     expect(page.locator("nav [aria-current=page]")).to_be_in_viewport()

@@ -18,13 +18,13 @@ from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import edited
 
 SignedIn = Callable[..., Visitor]
-"""Takes a caller who has signed in, and options of ``visit``."""
+"""Takes a signed-in caller, and options of ``visit``."""
 HAS_SIGNED_IN = "if (location.protocol === 'http:') localStorage.setItem('pqkeep-signed-in', '1')"
 
 
 @pytest.fixture
 def visit_as(visit: Visit, installation: Installation) -> SignedIn:
-    """Begin a visit with the session that a caller has from the API."""
+    """Begin a visit with a caller's session from the API."""
 
     def begin(caller: Caller, **options: object) -> Visitor:
         visitor = visit(installation.base_url, init_script=HAS_SIGNED_IN, **options)

@@ -1,4 +1,4 @@
-"""A tenant as it looks after some months of use, for people to look at."""
+"""A tenant as after some months of use, for pictures."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ MESSAGE = "cGF0aWVudCByZWNvcmQgMjA5MQ=="
 HOURS = 30 * 24
 HOUR = 3600
 SETTINGS = {"api_key_overlap_seconds": HOUR}
-"""What the installation differs in: a rotated API key is accepted for long enough to be seen."""
+"""The installation's settings: the overlap of a rotated API key is long enough for a picture."""
 SHARES = {"encrypt": 300, "decrypt": 180, "sign": 60, "verify": 110, "refused": 4}
 """Operations in a busy hour."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """People who have signed in."""
+    """Signed-in people."""
 
     owner: Caller
     newcomer: Caller
-    """The owner of a tenant with nothing in it."""
+    """The owner of an empty tenant."""
     operator: Caller
 
 
 def make(installation: Installation) -> Example:
-    """Make tenants, keys, people and uses, all by the API; spread the counts over a month."""
+    """Make tenants, keys, people and uses through the API; distribute the counts over a month."""
     operator = installation.operator()
     made = operator.post("/tenants", {"name": NAME, "plan": "enterprise_plus"}, status=201)
     tenant_id = made["id"]
@@ -156,7 +156,7 @@ def _make_api_keys(owner: Caller) -> None:
 
 
 def _spread_counts(installation: Installation, tenant_id: str) -> None:
-    """Write counts of a month, busy by day, as if the tenant had been here."""
+    """Write a month's counts, different by day, as if the tenant were older."""
     now = int(time.time()) // HOUR
     rows = []
     for hour in range(now - HOURS, now):

@@ -22,14 +22,14 @@ from pqkeep_gateway.portal.pages import ROOT
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
 SCHEMES = ("light", "dark")
 LEFT_OUT = {"/resume"}
-"""Pages that lead elsewhere at once."""
+"""Pages that redirect at once."""
 BY_LINK = {"/invitation", "/registration", "/reset-password"}
 TOKEN = "#" + "x" * 43
-"""What a link of a message has, without which these pages show no form."""
+"""The token in a message's link, without which these pages show no form."""
 
 
 def paths(owner: Caller) -> dict[str, str]:
-    """Return the values of what rows leave open in their paths."""
+    """Return the values of the variables in the rows' paths."""
     newest = owner.get("/audit/records", order="desc", operation="encrypt", limit=1)["records"][0]
     return {
         "{algorithm}": "Kyber768",
@@ -39,7 +39,7 @@ def paths(owner: Caller) -> dict[str, str]:
 
 
 def photograph(browser: Browser, installation: Installation, folder: Path) -> int:
-    """Write all pictures; return how many pages there are."""
+    """Write all pictures; return the number of pages."""
     people = make(installation)
     values = paths(people.owner)
     views: list[tuple[str, str, Caller | None]] = [("overview-empty", ROOT, people.newcomer)]

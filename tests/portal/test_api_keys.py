@@ -44,7 +44,7 @@ PATH = "/portal/api-keys"
 def test_an_api_key_is_created_rotated_and_revoked(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Each new one is shown once, and works; the old one counts down; a revoked one is refused."""
+    """Each new API key is shown once and works; an old one counts down; a revoked one is refused."""
     tenant = installation.operator().post("/tenants", {"name": "no API keys"}, status=201)
     owner = installation.person(tenant["id"])
     visitor = visit_as(owner, is_fresh=True, asks_proof=True)
@@ -93,7 +93,7 @@ def test_an_api_key_is_created_rotated_and_revoked(
 
 
 def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as: SignedIn) -> None:
-    """Name, operations, keyrings, algorithms, last day and networks are what the API keeps."""
+    """The API stores the chosen name, operations, keyrings, algorithms, last day and networks."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     page = visit_as(owner, phone=True, asks_proof=True).open(PATH)
@@ -183,7 +183,7 @@ def test_an_api_key_is_rotated_with_other_limits(
 
 
 def test_everything_is_chosen_deliberately(installation: Installation, visit_as: SignedIn) -> None:
-    """What is proposed is to use keys; an API key without scopes takes a choice of its own."""
+    """The default is using keys; an API key without scopes needs an explicit choice."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     page = visit_as(owner, asks_proof=True).open(PATH)
@@ -218,7 +218,7 @@ def test_what_a_key_may_do_is_said() -> None:
 def test_an_overlap_that_is_too_long_is_said_at_its_field(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """The service's own message is at the field, and what was typed stays."""
+    """The service's message is at the field, and the typed values stay."""
     tenant = installation.new_tenant()
     visitor = visit_as(installation.person(tenant.tenant_id))
     visitor.expected.append("400")
@@ -234,7 +234,7 @@ def test_an_overlap_that_is_too_long_is_said_at_its_field(
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_sees_the_forms_that_it_may_send(installation: Installation, role: Role) -> None:
-    """The forms on the page are just what the access table allows."""
+    """The page has exactly the forms that the access table allows."""
     tenant = installation.new_tenant()
     page = get_page(installation.person(tenant.tenant_id, role), PATH)
     assert page.status_code == HTTPStatus.OK
@@ -269,7 +269,7 @@ def test_a_long_list_has_pages(installation: Installation) -> None:
 
 
 def test_an_expired_api_key_offers_no_rotation(installation: Installation) -> None:
-    """It cannot be rotated, and is revoked still."""
+    """An expired API key cannot be rotated, but revoked."""
     tenant = installation.new_tenant()
     expires_at = timestamp(datetime.now(UTC) + timedelta(seconds=1))
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", {"expires_at": expires_at}, status=201)
@@ -282,7 +282,7 @@ def test_an_expired_api_key_offers_no_rotation(installation: Installation) -> No
 
 
 def test_an_overlap_ends() -> None:
-    """What is left of it is whole seconds, and never less than none."""
+    """The remaining seconds are whole and never negative."""
     now = datetime(2026, 1, 31, tzinfo=UTC)
     key = ApiKeyData(
         key_last4="Xb2c",
@@ -301,7 +301,7 @@ def test_an_overlap_ends() -> None:
 
 @pytest.fixture
 def flood() -> Iterator[Callable[[Caller], Counter[int]]]:
-    """Let programs ask for keys without a pause until the test is over; return their answers."""
+    """Send requests without a pause until the test ends; return the responses."""
     over = Event()
     with ThreadPoolExecutor() as threads:
 
@@ -322,7 +322,7 @@ def flood() -> Iterator[Callable[[Caller], Counter[int]]]:
 
 
 def wait_for(responses: Counter[int], status: HTTPStatus, number: int) -> None:
-    """Wait until programs have had so many answers of a status."""
+    """Wait for this number of responses with a status."""
     deadline = monotonic() + 60
     while responses[status] < number:
         assert monotonic() < deadline, responses
@@ -335,7 +335,7 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
     visit_as: SignedIn,
     flood: Callable[[Caller], Counter[int]],
 ) -> None:
-    """With the rate limit used up the owner's pages open, name the API key, and revoke it."""
+    """With the rate limit used up, the owner's pages still open, name the API key, and revoke it."""
     tenant = installation.new_tenant("free")
     owner = installation.person(tenant.tenant_id)
     path = f"/tenants/{tenant.tenant_id}/api-keys"

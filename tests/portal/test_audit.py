@@ -26,7 +26,7 @@ MARKUP = "<script>document.title='ran'</script>"
 
 @pytest.fixture(scope="module")
 def viewer(installation: Installation) -> Caller:
-    """Somebody who only reads, in a tenant with some records."""
+    """A viewer in a tenant with some records."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     for _ in range(5):
@@ -59,7 +59,7 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
 
 
 def test_the_filters_take_what_the_table_shows(installation: Installation) -> None:
-    """A person's address, an API key's name, "refused" and where it came from each find records."""
+    """A person's address, an API key's name, "refused" and a source address each find records."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     path = f"/tenants/{tenant.tenant_id}/api-keys"
@@ -117,7 +117,7 @@ def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
 
 
 def test_records_are_said_in_words(installation: Installation) -> None:
-    """An API key is called one, an outcome has words beside its code, a person is an address."""
+    """An API key is shown as one, an outcome has words beside its code, a person is an address."""
     tenant = installation.new_tenant()
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
     tenant.refusal("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
@@ -131,7 +131,7 @@ def test_records_are_said_in_words(installation: Installation) -> None:
 
 
 def test_the_commands_that_verify_the_log_work(installation: Installation, tmp_path: Path) -> None:
-    """Pasted as they are shown, they save the log's keys, export the log and verify it."""
+    """The shown commands save the log's keys, export the log and verify it."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     page = get_page(installation.person(tenant.tenant_id), "/portal/audit").text
@@ -156,7 +156,7 @@ def test_the_commands_that_verify_the_log_work(installation: Installation, tmp_p
 
 
 def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> None:
-    """Each hash up to the signed root is computed in the page; markup in a value is text there."""
+    """The page computes each hash up to the signed root; markup in a value stays text."""
     found = viewer.get("/audit/records", operation="encapsulate")["records"]
     page = visit_as(viewer, phone=True).open(f"/portal/audit/{found[0]['id']}")
     expect(page.get_by_text("verified: it is in the log")).to_be_visible()
@@ -173,7 +173,7 @@ def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> No
     "name", sampled(["outcome", "principal", "path", "recorded_at", "root"], 2)
 )
 def test_a_forged_answer_is_not_verified(visit_as: SignedIn, viewer: Caller, name: str) -> None:
-    """A record, a path or a root that was changed on its way is not called verified."""
+    """A changed record, path or root is not called verified."""
     record_id = viewer.get("/audit/records", operation="encrypt")["records"][0]["id"]
     visitor = visit_as(viewer)
 
@@ -197,7 +197,7 @@ def test_a_forged_answer_is_not_verified(visit_as: SignedIn, viewer: Caller, nam
 def test_another_tenants_record_is_not_there(
     visit_as: SignedIn, installation: Installation, viewer: Caller
 ) -> None:
-    """The page of a record of another tenant is the same 404 as of none."""
+    """The page of another tenant's record is the same 404 as for no record."""
     record_id = viewer.get("/audit/records", operation="encrypt")["records"][0]["id"]
     stranger = installation.person(installation.new_tenant().tenant_id)
     visitor = visit_as(stranger)

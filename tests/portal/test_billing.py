@@ -1,4 +1,4 @@
-"""The page of plan and billing: plans, use, checkout, cancelling, invoices."""
+"""The page of plan and billing: plans, usage, checkout, cancelling, invoices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = "/portal/billing"
 def test_an_owner_chooses_a_plan_and_cancels_it(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """The new plan is marked, there is an invoice; cancelled, it says when it ends."""
+    """The new plan is marked, with an invoice; after a cancellation its end is shown."""
     tenant = installation.new_tenant("free")
     name = installation.operator().get(f"/tenants/{tenant.tenant_id}")["name"]
     page = visit_as(installation.person(tenant.tenant_id), phone=True, asks_proof=True).open(PATH)
@@ -47,7 +47,7 @@ def test_an_owner_chooses_a_plan_and_cancels_it(
 def test_only_an_https_address_is_gone_to(
     installation: Installation, visit_as: SignedIn, url: str
 ) -> None:
-    """Where checkout says that it is paid elsewhere, the page goes there, over https only."""
+    """If checkout returns a payment page, the browser goes there, only over https."""
     tenant = installation.new_tenant("free")
     visitor = visit_as(installation.person(tenant.tenant_id))
     visitor.expected.append("another host: https://pay.example.org")
@@ -72,7 +72,7 @@ def test_only_an_https_address_is_gone_to(
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_sees_what_it_may_do(installation: Installation, role: Role) -> None:
-    """The forms, and the invoices, are for whom the access table says."""
+    """Forms and invoices follow the access table."""
     tenant = installation.new_tenant("free")
     page = get_page(installation.person(tenant.tenant_id, role), PATH)
     assert page.status_code == HTTPStatus.OK
@@ -81,7 +81,7 @@ def test_a_role_sees_what_it_may_do(installation: Installation, role: Role) -> N
 
 
 def test_meters_and_prices() -> None:
-    """A meter is full at its limit and high from four fifths; a price has what it needs."""
+    """A meter is full at its limit and high from four fifths; a price has enough digits."""
     states = [Meter("", "", used, 10).state for used in (7, 8, 10, None)]
     assert states == ["low", "high", "full", "low"]
     assert Meter("", "", 7, None).state == "low"

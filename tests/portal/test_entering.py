@@ -1,4 +1,4 @@
-"""Pages for people who have not signed in: in a browser, against the real service."""
+"""Pages before the sign-in, in a browser with the real service."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.portal.conftest import SignedIn
 from tests.sampling import sampled
 
 UNAUTHORIZED = "401"
-"""What Chromium says on the console of an answer with that status."""
+"""Chromium's console message for a response with that status."""
 
 
 @pytest.fixture(scope="module")
 def tenant(installation: Installation) -> Caller:
-    """A tenant of this file."""
+    """A tenant for this file."""
     return installation.new_tenant()
 
 
@@ -31,7 +31,7 @@ def _email() -> str:
 def test_signing_in_by_keyboard_leads_to_the_page_that_was_asked_for(
     visit: Visit, installation: Installation, tenant: Caller
 ) -> None:
-    """Asked for a page without a session, one signs in and sees that page."""
+    """A visitor without a session signs in and then sees the requested page."""
     email = _email()
     installation.person(tenant.tenant_id, "viewer", email)
     page = visit(installation.base_url).open("/portal/security")
@@ -49,7 +49,7 @@ def test_signing_in_by_keyboard_leads_to_the_page_that_was_asked_for(
 def test_the_link_of_a_development_installation_signs_its_owner_in(
     visit: Visit, installation: Installation
 ) -> None:
-    """The first time by the invitation, later by the password; the link leaves no trace."""
+    """It signs in first by the invitation, later by the password, and leaves no trace."""
     link = installation.ready["portal_link"]
     for _ in range(2):
         visitor = visit(installation.base_url)
@@ -63,7 +63,7 @@ def test_the_link_of_a_development_installation_signs_its_owner_in(
 def test_a_wrong_password_is_said_and_leaves_what_was_typed(
     visit: Visit, installation: Installation
 ) -> None:
-    """The form says that it was wrong; the address stays."""
+    """The form reports the wrong password, and the address stays."""
     visitor = visit(installation.base_url)
     visitor.expected.append(UNAUTHORIZED)
     page = visitor.open("/portal/sign-in")
@@ -102,7 +102,7 @@ def test_signing_in_leads_to_no_other_origin(
 def test_an_invitation_by_mail_is_accepted_and_leaves_no_token_behind(
     visit: Visit, installation: Installation, tenant: Caller
 ) -> None:
-    """The link in the message opens the page; a password makes a member, who is signed in."""
+    """The message's link opens the page; a password makes a signed-in member."""
     email = _email()
     owner = installation.person(tenant.tenant_id)
     owner.post_proven(
@@ -124,7 +124,7 @@ def test_an_invitation_by_mail_is_accepted_and_leaves_no_token_behind(
 def test_a_forgotten_password_is_replaced_by_mail(
     visit: Visit, installation: Installation, tenant: Caller
 ) -> None:
-    """The page asks for the message, its link takes a new password, which then signs in."""
+    """The page sends the message, and its link takes a new password, which then works."""
     email, chosen = _email(), "another horse prefers hay"
     installation.person(tenant.tenant_id, "viewer", email)
     page = visit(installation.base_url).open("/portal/forgot-password")
@@ -145,7 +145,7 @@ def test_a_forgotten_password_is_replaced_by_mail(
 def test_an_authenticator_app_is_set_up_and_asked_for(
     visit: Visit, visit_as: SignedIn, installation: Installation, tenant: Caller
 ) -> None:
-    """Enrolment shows secret and recovery codes; signing in then takes a code, or one of those."""
+    """Enrolment shows secret and recovery codes; signing in then needs one of its codes."""
     email = _email()
     visitor = visit_as(installation.person(tenant.tenant_id, "viewer", email), asks_proof=True)
     page = visitor.open("/portal/security/enroll")
@@ -179,7 +179,7 @@ def test_an_authenticator_app_is_set_up_and_asked_for(
 def test_what_was_typed_survives_the_end_of_a_session(
     visit_as: SignedIn, installation: Installation, tenant: Caller
 ) -> None:
-    """A session that ends while a form is open is begun again over it, and the form is sent."""
+    """If a session ends while a form is open, a sign-in dialog appears and the form is then sent."""
     person = installation.person(tenant.tenant_id)
     visitor = visit_as(person)
     visitor.expected.append(UNAUTHORIZED)

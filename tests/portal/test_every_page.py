@@ -1,7 +1,6 @@
-"""What holds for every page: on a phone, by keyboard, in both schemes, while a session ends.
+"""Requirements of every page: phone, keyboard, both color schemes, end of a session.
 
-The pages are those of the portal's own table; what a page shows of lists and failures is in
-``test_states.py``.
+The pages are those of the portal's table; lists and failures are in ``test_states.py``.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from pqkeep_gateway.portal.pages import ROOT, Page
 
 LEADS_ELSEWHERE = {"/resume"}
 TOKENS = {"/invitation": "pqi_", "/registration": "pqr_", "/reset-password": "pqp_"}
-"""Pages that are shown in full behind a token, and how it begins."""
+"""Pages that need a token for their full content, and the token's prefix."""
 TARGET = 44
-"""Pixels of what is touched."""
+"""The smallest size of a touch target in pixels."""
 REFUSAL = {"error": {"error_code": "ERR_CONFLICT_001", "message": "somebody was quicker"}}
 TYPED = {"email": "somebody@example.com", "date": "2099-01-31", "password": PASSWORD}
 _SMALL = """all => all.filter((each) => {
@@ -55,7 +54,7 @@ _STEP = """() => {
 
 @dataclass(frozen=True)
 class World:
-    """A tenant with something on every page, and the operator."""
+    """A tenant with content on every page, and the operator."""
 
     owner: Caller
     operator: Caller
@@ -88,7 +87,7 @@ def world(installation: Installation) -> World:
 def visits(
     installation: Installation, world: World, visit: Visit, visit_as: SignedIn
 ) -> Callable[..., Iterator[tuple[Visitor, Tab, Page]]]:
-    """Open the pages that are for a visitor, one after the other."""
+    """Open all pages of a visitor, one after the other."""
 
     def begin(
         who: Credential | Role, third: int | None = None, **options: bool
@@ -130,7 +129,7 @@ def _url(page: Page, world: World) -> str:
 everybody = pytest.mark.parametrize("who", [Credential.NONE, Credential.OPERATOR, Role.OWNER])
 THIRDS = 3
 thirds = pytest.mark.parametrize("third", sampled(range(THIRDS), THIRDS))
-"""Of the pages that are for somebody: ``make test`` tries the first third."""
+"""Of a visitor's pages, ``make test`` tests the first third."""
 Visits = Callable[..., Iterator[tuple[Visitor, Tab, Page]]]
 
 
@@ -140,7 +139,7 @@ Visits = Callable[..., Iterator[tuple[Visitor, Tab, Page]]]
 def test_pages_fit_on_a_phone_and_everybody_can_use_them(
     visits: Visits, who: Credential | Role, third: int
 ) -> None:
-    """Nothing is wider than 390 pixels or too small to touch, and axe finds nothing."""
+    """No page is wider than 390 pixels or has small touch targets, and axe has no findings."""
     for _, tab, page in visits(who, third, phone=True):
         assert_fits(tab)
         small = tab.locator("a[href], button, input, select, summary").evaluate_all(_SMALL)
@@ -152,7 +151,7 @@ def test_pages_fit_on_a_phone_and_everybody_can_use_them(
 @pytest.mark.timeout(1200)
 @everybody
 def test_everybody_can_use_each_page_on_a_desktop(visits: Visits, who: Credential | Role) -> None:
-    """Wide, where tables have columns: nothing overflows, and axe finds nothing, light and dark."""
+    """Wide tables with columns do not overflow, and axe has no findings, light and dark."""
     for _, tab, _ in visits(who):
         assert_fits(tab)
         assert_accessible(tab, IN_FULL)
@@ -163,7 +162,7 @@ def test_everybody_can_use_each_page_on_a_desktop(visits: Visits, who: Credentia
 def test_everybody_can_use_pages_with_nothing_in_them(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """The pages of a tenant that has just been created, and one that is not there."""
+    """The pages of a new tenant, and an unknown page, are accessible."""
     visitor = visit_as(installation.person(installation.new_tenant().tenant_id), phone=True)
     visitor.expected.append("404")
     tab = visitor.context.new_page()
@@ -178,7 +177,7 @@ def test_everybody_can_use_pages_with_nothing_in_them(
 @pytest.mark.timeout(1200)
 @everybody
 def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential | Role) -> None:
-    """Each dialog of each page on a phone, in light and dark; a form's buttons are in sight."""
+    """Each dialog of each page fits a phone, in light and dark; a form's buttons are visible."""
     for _, tab, page in visits(who, phone=True):
         for name in tab.locator("dialog").evaluate_all("all => all.map((each) => each.id)"):
             dialog = tab.locator(f"dialog[id='{name}']")
@@ -198,7 +197,7 @@ def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential 
 def test_the_keyboard_reaches_everything(
     visits: Visits, who: Credential | Role, third: int
 ) -> None:
-    """Tab comes to all that can be used, in order and visibly; a dialog gives the focus back."""
+    """Tab reaches all controls, in order and visibly; a closed dialog returns the focus."""
     for _, tab, page in visits(who, third):
         count: int = tab.locator(_REACHABLE).evaluate_all(_COUNT)
         reached: list[int] = []
@@ -224,7 +223,7 @@ def test_the_keyboard_reaches_everything(
 
 
 def _assert_bar(tab: Tab) -> None:
-    """Check that a bar is shown from leaving a page on, and taken away for who comes back."""
+    """Check that leaving a page shows a bar, and returning to it removes the bar."""
     bar = tab.locator("html.is-loading .loading")
     tab.evaluate("dispatchEvent(new Event('beforeunload'))")
     expect(bar).to_have_count(1)
@@ -234,7 +233,7 @@ def _assert_bar(tab: Tab) -> None:
 
 
 def _fill(form: Locator) -> dict[str, str]:
-    """Fill every field of a form; return what is in it."""
+    """Fill every field of a form; return the values."""
     for field in form.locator("input, textarea").all():
         kind = field.get_attribute("type") or "text"
         if kind in {"hidden", "file", "checkbox", "radio"} or not field.is_editable():
@@ -256,7 +255,7 @@ def _typed_in(form: Locator) -> dict[str, str]:
 
 
 def _fullest(tab: Tab) -> Locator | None:
-    """Return the form of a page with the most fields, opened; None: it has none."""
+    """Open a page's form with the most fields and return it, or None."""
     forms = tab.locator("form[data-operation]")
     fields = forms.evaluate_all("""all => all.map((each) =>
       each.closest("dialog") || each.checkVisibility()
@@ -274,7 +273,7 @@ def _fullest(tab: Tab) -> Locator | None:
 def test_nothing_that_was_typed_is_lost(
     visits: Visits, world: World, who: Credential | Role, third: int
 ) -> None:
-    """A session that ends meanwhile is begun over the form, which is sent; a refusal leaves it."""
+    """After a session's end a sign-in over the form sends it; a refusal keeps the values."""
     for visitor, tab, page in visits(who, third):
         visitor.expected += ["401", "409"]
         form = _fullest(tab)

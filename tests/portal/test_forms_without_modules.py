@@ -1,4 +1,4 @@
-"""Forms while the modules of their page have not run: nothing that is typed gets into an address."""
+"""Forms before their page's modules have run: no typed value gets into an address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LINKED = {"/invitation": HASH, "/registration": HASH, "/reset-password": HASH}
 
 
 class Forms(HTMLParser):
-    """The forms of a page: each one's attributes, the names of its fields, its buttons."""
+    """A page's forms: their attributes, field names and buttons."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture(scope="module")
 def people(installation: Installation) -> dict[str, Caller]:
-    """Somebody with an authenticator's question, an owner, an operator, and nobody."""
+    """A person at a second factor, an owner, an operator, and an anonymous visitor."""
     tenant = installation.new_tenant()
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -103,7 +103,7 @@ def _paths(who: str, caller: Caller) -> list[str]:
 @pytest.mark.threat("page-addresses")
 @pytest.mark.parametrize("who", ["", "owner", "operator"])
 def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -> None:
-    """No form but a filter can put a field into the address, and no button works before its module."""
+    """Only filters put fields into the address, and no button works before its module."""
     seen = 0
     for path in _paths(who, people[who]):
         response = get_page(people[who], path.partition("#")[0])
@@ -123,7 +123,7 @@ def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/login", "/docs/create_api_key"])
 def test_the_reference_has_no_forms(installation: Installation, path: str) -> None:
-    """Nothing that is typed into the reference's pages can be sent."""
+    """The reference's pages have no field that could be sent."""
     response = httpx2.get(installation.base_url + path, timeout=REQUEST_SECONDS)
     assert response.is_success
     assert not Forms(response.text).forms
@@ -134,7 +134,7 @@ def test_the_reference_has_no_forms(installation: Installation, path: str) -> No
 def test_without_javascript_no_secret_gets_into_an_address(
     visit: Visit, installation: Installation, people: dict[str, Caller], who: str
 ) -> None:
-    """A form's button is disabled; sent all the same it leads to a page that says what is missing."""
+    """A form's button is disabled. If it is sent anyway, a page says what is missing."""
     visitor = visit(installation.base_url, java_script_enabled=False)
     visitor.expected.append("404")
     asked = _requests(visitor)
@@ -183,7 +183,7 @@ def _assert_says_so(tab: Tab, installation: Installation) -> None:
 
 
 def _assert_nowhere(asked: list[Request], installation: Installation) -> None:
-    """Check that what was typed is in no address, no referrer and no line of the log."""
+    """Check that typed values are in no address, referrer or log line."""
     assert any(each.method == "POST" and SECRET in (each.post_data or "") for each in asked)
     for each in asked:
         assert SECRET not in each.url
@@ -209,7 +209,7 @@ SLOW = (
 def test_on_a_slow_network_a_form_waits_for_its_module(
     visit: Visit, installation: Installation, slow: str
 ) -> None:
-    """While one module is on its way nothing is sent; then the form works, and nothing typed is lost."""
+    """Until a module has loaded nothing is sent; then the form works with the typed values."""
     is_operator = slow == "operator-sign-in.js"
     visitor = visit(installation.base_url, is_fresh=True)
     asked, held = _requests(visitor), list[Route]()
@@ -247,7 +247,7 @@ def test_on_a_slow_network_a_form_waits_for_its_module(
 def test_a_module_that_never_comes_leaves_the_form_disabled(
     visit: Visit, installation: Installation, people: dict[str, Caller]
 ) -> None:
-    """Without the module that reads its scopes an API key would be made that may do everything."""
+    """Without the module that reads its scopes, no unrestricted API key can be created."""
     visitor = visit(installation.base_url, is_fresh=True)
     visitor.expected.append("ERR_FAILED")
     visitor.context.add_cookies(cookies_of(people["owner"]))
@@ -275,7 +275,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 def test_a_form_of_another_site_is_refused(
     installation: Installation, headers: dict[str, str], status: int
 ) -> None:
-    """The address takes forms of its own pages only, and neither answer has anything of the form."""
+    """The address accepts forms of its own pages only, and no response quotes the form."""
     response = httpx2.post(
         installation.base_url + ACTION,
         content=f"password={SECRET}",
@@ -290,7 +290,7 @@ def test_a_form_of_another_site_is_refused(
 
 
 def test_a_large_form_is_not_kept(installation: Installation) -> None:
-    """A form of 16 MiB is answered as a small one is: its body is not read into memory."""
+    """A form of 16 MiB gets the response of a small one: its body is not kept in memory."""
     response = httpx2.post(
         installation.base_url + ACTION,
         content=b"password=" + b"x" * (16 << 20),
@@ -301,7 +301,7 @@ def test_a_large_form_is_not_kept(installation: Installation) -> None:
 
 
 def test_other_pages_take_no_forms(installation: Installation) -> None:
-    """A POST to any other page is 405, and says what it answers."""
+    """A POST to any other page is 405 with the allowed methods."""
     for path in ("/portal/sign-in", "/portal", "/portal/none"):
         response = httpx2.post(installation.base_url + path, content="a=b", headers=FORM)
         assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")

@@ -1,4 +1,4 @@
-"""Attacks on the portal: by values, links, other pages, a stolen cookie, and sheer size."""
+"""Attacks on the portal: by values, links, other pages, a stolen cookie, and size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IMAGE = "\"'><img src=x onerror=window.ran=1>"
 LINK = "javascript:window.ran=1"
 ANY = SCRIPT + IMAGE + LINK + "{{7*7}}${7*7}"
 LOCAL_PART = "'-{{7*7}}-`${x}`-"
-"""What of it an e-mail address may have."""
+"""The part of it that an e-mail address may have."""
 PAGES = {
     "": ("period",),
     "/keyrings": ("prefix", "label", "deleted", "after"),
@@ -57,7 +57,7 @@ PAGES = {
     "/security": ("after",),
 }
 PUBLIC = {"/sign-in": ("next", "error"), "/resume": ("next",), "/confirmed": (), "/sign-up": ()}
-"""Pages, and what of a query they read."""
+"""Pages, with the query fields that they read."""
 VALUES = (
     *("%00", "%ff", "%", "-1", "0", "1e5", "%D9%A3", "%0d%0aX:%20y", "&&&;=", "%F0%9F%98%80"),
     *("%E2%80%AE%E2%80%8B", "2147483648", "999999999999999", "9999999999999999", "x" * 2000),
@@ -94,7 +94,7 @@ ELSEWHERE = [
     "\u202e/portal",
     "http:example.org/portal",
 ]
-"""Where no ``next`` may lead."""
+"""Addresses that ``next`` must not lead to."""
 HOSTILE = b"""<!doctype html><title>hostile</title><iframe src="TARGET/portal"></iframe>
 <form id=text method=post enctype="text/plain" action="TARGET/api/v1/kms/keys/generate">
 <input name='{"algorithm":"Kyber768","x":"' value='"}'></form>
@@ -140,7 +140,7 @@ def world(installation: Installation) -> World:
 
 
 def _with_cookie(world: World, **headers: str) -> httpx2.Client:
-    """Return a client that has nothing but the owner's access cookie."""
+    """Return a client with only the owner's access cookie."""
     cookie = f"{ACCESS}={world.owner.client.cookies[ACCESS]}"
     return httpx2.Client(
         base_url=world.installation.base_url,
@@ -160,7 +160,7 @@ def _assert_nothing_ran(page: Page) -> None:
 
 @pytest.mark.threat("hostile-page")
 def test_stored_values_are_text_even_without_a_policy(world: World, visit_as: SignedIn) -> None:
-    """With the browser's policy switched off, nothing that somebody named runs on any page."""
+    """Even without the browser's policy, no stored value runs on any page."""
     visitor = visit_as(world.owner, bypass_csp=True)
     page = visitor.open("/portal/security")
     expect(page.get_by_role("heading", name=f"Leave {ANY}")).to_be_visible()
@@ -174,7 +174,7 @@ def test_stored_values_are_text_even_without_a_policy(world: World, visit_as: Si
 
 
 def test_an_operator_is_shown_text(world: World) -> None:
-    """What tenants call themselves is escaped on the operator's pages too."""
+    """Tenants' names are escaped on the operator's pages too."""
     installation = world.installation
     operator = installation.caller(None)
     fields = {"operator_key": installation.operator().api_key}
@@ -188,7 +188,7 @@ def test_an_operator_is_shown_text(world: World) -> None:
 
 
 def test_fields_hide_nothing_that_forms_are_asked_for(world: World, visit_as: SignedIn) -> None:
-    """No field's name, and no id, stands in the way of what the modules use."""
+    """No field name or id hides a property that the modules use."""
     page = visit_as(world.owner).open("/portal/team")
     for path in ("/team", "/security", "/keys/Kyber768/1", "/api-keys", "/try", "/sign-in"):
         go_to(page, f"/portal{path}")
@@ -201,7 +201,7 @@ def test_fields_hide_nothing_that_forms_are_asked_for(world: World, visit_as: Si
 
 
 def test_what_an_answer_says_is_text(world: World, visit_as: SignedIn) -> None:
-    """An answer's markup is shown as text, and its field's name selects nothing."""
+    """Markup in a response is shown as text, and its field name selects nothing."""
     fields = ["__proto__", "constructor", '"], *, [a="', "algorithm"]
     visitor = visit_as(world.owner, bypass_csp=True)
     visitor.expected.append("422")
@@ -223,7 +223,7 @@ def test_what_an_answer_says_is_text(world: World, visit_as: SignedIn) -> None:
 
 
 def test_queries_and_paths_are_text_even_without_a_policy(world: World, visit_as: SignedIn) -> None:
-    """With the policy switched off, nothing of an address runs on the page that it leads to."""
+    """Even without the policy, nothing from an address runs on its page."""
     visitor = visit_as(world.owner, bypass_csp=True)
     visitor.expected.append("404|422|400")
     page = visitor.open("/portal/try")
@@ -237,7 +237,7 @@ def test_queries_and_paths_are_text_even_without_a_policy(world: World, visit_as
 
 
 def test_no_query_or_path_makes_a_page_fail(world: World) -> None:
-    """Each page answers any value in all that it reads, and none of them is a fault.
+    """Each page accepts any value in its path and query without a fault.
 
     Usually one page in five gets a value, and each page one value in five.
     """
@@ -254,7 +254,7 @@ def test_no_query_or_path_makes_a_page_fail(world: World) -> None:
 
 @pytest.mark.threat("hostile-page")
 def test_no_next_leads_out_of_the_portal(installation: Installation, visit_as: SignedIn) -> None:
-    """What the entrance takes for a page of the portal is one, however it is written."""
+    """The entrance accepts only pages of the portal, in any spelling."""
     person = installation.person(installation.new_tenant().tenant_id, "viewer")
     visitor = visit_as(person)
     page = visitor.open("/portal/sign-in")
@@ -278,7 +278,7 @@ def test_no_next_leads_out_of_the_portal(installation: Installation, visit_as: S
 
 
 def test_a_redirect_is_short_and_stays(installation: Installation) -> None:
-    """Whatever path is asked for, the entrance that it leads to is this service's."""
+    """For any requested path, the redirect leads to this service's entrance."""
     address = urlsplit(installation.base_url)
     paths = ("/portal//example.org", "//example.org/portal", "/portal/keys?" + "a=b&" * 3000)
     for path in (
@@ -320,7 +320,7 @@ def hostile_origin(installation: Installation) -> Iterator[str]:
 def test_another_page_frames_reads_and_changes_nothing(
     installation: Installation, visit_as: SignedIn, hostile_origin: str
 ) -> None:
-    """A page of the same site, with the owner's cookies: no frame, no answer, no change."""
+    """A page of the same site with the owner's cookies gets no frame, response or change."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     visitor = visit_as(owner)
@@ -371,7 +371,7 @@ def test_another_page_frames_reads_and_changes_nothing(
 def test_nothing_of_a_page_is_left_after_signing_out(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """The browser's way back leads to the entrance, not to what was shown."""
+    """After signing out the back button leads to the entrance, not to earlier content."""
     person = installation.person(installation.new_tenant().tenant_id)
     visitor = visit_as(person)
     visitor.expected.append("401")
@@ -387,7 +387,7 @@ def test_nothing_of_a_page_is_left_after_signing_out(
 
 
 def test_a_stolen_access_cookie_grants_and_destroys_nothing(world: World) -> None:
-    """Of the forms that its pages have, those without a step-up are the ones that may be."""
+    """Of the forms on its pages, only listed ones work without a step-up."""
     found: dict[str, bool] = {}
     with _with_cookie(world) as thief:
         for path in PAGES:
@@ -412,7 +412,7 @@ def test_a_stolen_access_cookie_grants_and_destroys_nothing(world: World) -> Non
 
 
 def test_a_page_is_for_sessions(world: World) -> None:
-    """An API key or the operator's credential opens no page; sent beside a session it is not read."""
+    """An API key or the operator's credential opens no page, and is ignored beside a session."""
     operator_key = world.installation.operator().api_key
     for credential in (world.tenant.api_key, operator_key, "nonsense"):
         with _with_cookie(world, **{"X-API-Key": credential}) as program:
@@ -424,7 +424,7 @@ def test_a_page_is_for_sessions(world: World) -> None:
 
 
 def test_pages_are_read_only(world: World) -> None:
-    """A page is asked for by GET and HEAD; whatever else comes is refused, and not read."""
+    """Pages accept only GET and HEAD; other requests are refused without reading them."""
     with _with_cookie(world) as client:
         for path in ("/keys", "/sign-in", "/no/such/page"):
             assert client.head("/portal" + path).content == b""
@@ -436,11 +436,11 @@ def test_pages_are_read_only(world: World) -> None:
 
 MANY = 2_000
 SMALL = 300_000
-"""Bytes of a page."""
+"""The largest bytes of a page."""
 
 
 def _copies(installation: Installation, table: str, where: str, **values: str) -> None:
-    """Copy one row of the accounts database many times, with other values in some columns."""
+    """Copy one row of the accounts database many times, with different values in some columns."""
     path = Layout(installation.data).gateway_settings.parent / "accounts.sqlite3"
     with closing(sqlite3.connect(path, timeout=30)) as accounts, accounts:
         names = [row[1] for row in accounts.execute(f"PRAGMA table_info({table})")]
@@ -453,7 +453,7 @@ def _copies(installation: Installation, table: str, where: str, **values: str) -
 
 
 def test_a_page_of_thousands_is_small(installation: Installation) -> None:
-    """Members, invitations, sessions and API keys come in parts, each with a way to the next."""
+    """Members, invitations, sessions and API keys come in pages, with links to the next."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     owner.post_proven(

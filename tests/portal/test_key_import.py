@@ -1,4 +1,4 @@
-"""The page that makes an import key, and says what became of it."""
+"""The page that makes an import key and shows the result of the import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DER = (Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _made(page: Page, directory: Path) -> bytes:
-    """Have the page make an import key; return the file that it saves."""
+    """Make an import key on the page; return the saved file."""
     page.get_by_label("Algorithm of the private key").select_option("Dilithium3")
     page.get_by_role("button", name="Make an import key").click()
     expect(page.get_by_role("timer")).to_contain_text("left")
@@ -34,7 +34,7 @@ def _made(page: Page, directory: Path) -> bytes:
 
 
 def _send(tenant: Caller, import_key: bytes, private_key: bytes, damage: int = 0) -> int:
-    """Wrap a private key to a saved import key and import it, with damage; return the status."""
+    """Wrap a private key for a saved import key and import it, perhaps damaged; return the status."""
     issued = read_import_key(import_key)
     wrapped = wrap(issued, private_key)
     wrapped = wrapped[:-1] + bytes((wrapped[-1] ^ damage,))
@@ -50,7 +50,7 @@ def _send(tenant: Caller, import_key: bytes, private_key: bytes, damage: int = 0
 def test_a_key_is_imported_by_what_the_page_made(
     installation: Installation, visit_as: SignedIn, tmp_path: Path
 ) -> None:
-    """It saves the import key, shows the command, and says refusals and the import itself."""
+    """It saves the import key, shows the command, and shows refusals and the import."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     page = visit_as(installation.person(tenant.tenant_id, "developer"), phone=True).open(PATH)
@@ -80,7 +80,7 @@ def test_a_key_is_imported_by_what_the_page_made(
 def test_an_import_key_that_was_not_used_ends(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Its time counts down by the time since it came, and then the page says so."""
+    """Its remaining time counts down on the page, which then shows its end."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     page = visit_as(installation.person(tenant.tenant_id), is_fresh=True).open(PATH)
@@ -95,7 +95,7 @@ def test_an_import_key_that_was_not_used_ends(
 
 
 def test_where_nothing_can_be_imported_the_page_says_so(installation: Installation) -> None:
-    """Algorithms with an active key are not offered; a keyring that is not there is an error."""
+    """Algorithms with an active key are not offered; an unknown keyring is an error."""
     tenant = installation.new_tenant(plan="free")
     owner = installation.person(tenant.tenant_id)
     assert '<option value="Kyber768"' in get_page(owner, "/portal/keys/import").text

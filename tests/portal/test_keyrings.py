@@ -1,4 +1,4 @@
-"""Keyrings: created, changed, found, and chosen on the pages of keys."""
+"""Keyrings: created, changed, found, and selected on the pages of keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "payments.cards"
 
 @pytest.fixture(scope="module")
 def tenant(installation: Installation) -> Caller:
-    """A tenant with markup in the values of a keyring."""
+    """A tenant with markup in a keyring's values."""
     made = installation.new_tenant()
     fields = {"name": "hostile", "description": MARKUP[0], "labels": {"team": MARKUP[1]}}
     made.post("/kms/keyrings", fields, status=201)
@@ -31,7 +31,7 @@ def tenant(installation: Installation) -> Caller:
 
 
 def _create(page: Page) -> None:
-    """Create a keyring by its form; that its keys are archived by themselves takes a step-up."""
+    """Create a keyring by its form; automatic archiving needs a step-up."""
     _fill(page)
     prove(page)
 
@@ -52,7 +52,7 @@ def _fill(page: Page) -> None:
 def test_a_change_of_something_else_takes_no_second_proof(
     visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """Only a change of the days after which keys are destroyed asks for a proof of its own."""
+    """Only a change of the days before destruction needs its own proof."""
     owner = new_person(new_tenant().tenant_id)
     page = visit_as(owner, asks_proof=True).open(PATH)
     _create(page)
@@ -87,7 +87,7 @@ def test_a_taken_name_is_told_before_a_proof(
 def test_a_keyring_is_created_changed_and_chosen(
     installation: Installation, visit_as: SignedIn, tenant: Caller
 ) -> None:
-    """The API stores the keyring's settings. Its keys are generated and tried only in it."""
+    """The API stores the keyring's settings. Its keys are generated and used only in it."""
     owner = installation.person(tenant.tenant_id)
     page = visit_as(owner, asks_proof=True).open(PATH)
     _create(page)
@@ -136,7 +136,7 @@ def test_a_keyring_is_created_changed_and_chosen(
 
 
 def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Caller) -> None:
-    """A label finds its keyring, an unknown label gets a message, and markup is text everywhere."""
+    """A label finds its keyring, an unknown label shows a message, and markup stays text."""
     owner = installation.person(tenant.tenant_id)
     tenant.post("/kms/keyrings", {"name": "found", "labels": {"env": "test"}}, status=201)
     text = get_page(owner, f"{PATH}?label=env: test").text
@@ -155,7 +155,7 @@ def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Calle
 def test_keyrings_are_found_by_the_beginning_of_their_name(
     installation: Installation, tenant: Caller
 ) -> None:
-    """A prefix finds its keyrings in pages, and another one gets a message."""
+    """A prefix finds its keyrings in pages, and an unknown one shows a message."""
     owner = installation.person(tenant.tenant_id)
     for number in range(60):
         tenant.post("/kms/keyrings", {"name": f"many.{number:02}"}, status=201)
@@ -191,7 +191,7 @@ def test_a_keyring_is_deleted_and_restored(
 def test_a_role_sees_the_forms_that_it_may_send(
     installation: Installation, tenant: Caller, role: Role
 ) -> None:
-    """The forms on the page are just what the access table allows."""
+    """The page has exactly the forms that the access table allows."""
     page = get_page(installation.person(tenant.tenant_id, role), PATH)
     assert page.status_code == HTTPStatus.OK
     assert operations_on(page.text) == allowed(
@@ -200,6 +200,6 @@ def test_a_role_sees_the_forms_that_it_may_send(
 
 
 def test_what_a_keyring_is_for_is_said() -> None:
-    """All purposes are everything; fewer are named."""
+    """All purposes are shown as everything; fewer are named."""
     assert sentence(ALL_PURPOSES) == "everything"
     assert sentence((KeyPurpose.SIGN, KeyPurpose.VERIFY)) == "sign, verify"

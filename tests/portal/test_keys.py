@@ -40,7 +40,7 @@ EMAIL = "keys-owner@example.com"
 
 @pytest.fixture(scope="module")
 def world(installation: Installation) -> World:
-    """Kyber768 with a version 1 that was used twice and is retired; Dilithium3 of every status."""
+    """Kyber768 with a retired version 1 that was used twice; Dilithium3 in every status."""
     made = world_of(installation, "Kyber768", "Dilithium3", email=EMAIL)
     for _ in range(2):
         made.tenant.post("/kem/encrypt", {"plaintext": "aGVsbG8="})
@@ -107,7 +107,7 @@ def test_a_key_lives_and_is_archived_on_its_pages(
 
 
 def test_archiving_says_how_often_the_key_was_used(world: World) -> None:
-    """The dialog has the count and the age of the last use."""
+    """The dialog shows the number of uses and the age of the last use."""
     text = get_page(world.person, "/portal/keys/Kyber768/1").text
     assert "It was used 2 times, last" in text
 
@@ -116,7 +116,7 @@ def test_archiving_says_how_often_the_key_was_used(world: World) -> None:
 def test_a_public_key_is_downloaded_in_standard_forms(
     world: World, visit_as: SignedIn, tmp_path: Path, kind: str
 ) -> None:
-    """The file is what the API says: bytes, SubjectPublicKeyInfo, PEM, or a JWK."""
+    """The file equals the API's response: raw bytes, SubjectPublicKeyInfo, PEM, or a JWK."""
     page = visit_as(world.person).open("/portal/keys/Dilithium3/3")
     with page.expect_download() as downloading:
         page.get_by_role("button", name=kind, exact=True).click()
@@ -137,7 +137,7 @@ def test_a_public_key_is_downloaded_in_standard_forms(
 
 
 def test_the_key_set_of_a_keyring_is_downloaded(world: World) -> None:
-    """The JWKS link has the keys that verify, without disabled ones and scheduled archives."""
+    """The JWKS link has the verifying keys, without disabled ones and scheduled archives."""
     text = get_page(world.person, "/portal/keys").text
     (path,) = re.findall(r'href="([^"]+)" download="jwks.json"', text)
     (key,) = get_page(world.person, path).json()["keys"]
@@ -146,7 +146,7 @@ def test_the_key_set_of_a_keyring_is_downloaded(world: World) -> None:
 
 
 def test_an_imported_key_says_so(installation: Installation) -> None:
-    """The list and the key's page mark it, and the key that takes its place is not marked."""
+    """The list and the key's page mark an imported key, and its successor is not marked."""
     tenant = installation.new_tenant()
     private = pkcs8(MLKEM768PrivateKey.generate())
     tenant.post("/kms/keys/import", body(issue(tenant), private), status=201)
@@ -165,7 +165,7 @@ def test_only_algorithms_with_a_jwk_are_offered_as_one(world: World) -> None:
 def test_what_was_typed_outlives_the_session(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Who is signed out in the middle signs in over the page, and the action goes on."""
+    """After a sign-in over the page, the action continues with the typed values."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     visitor = visit_as(installation.person(tenant.tenant_id))
@@ -199,7 +199,7 @@ def test_filters_find_nothing_something_and_errors(world: World) -> None:
 
 
 def test_a_key_that_is_to_be_destroyed_is_not_said_to_work(world: World) -> None:
-    """Retired, it verifies; once its destruction is scheduled, nothing is done with it."""
+    """A retired key verifies; after its destruction is scheduled, it does nothing."""
     works, refused = "It verifies old signatures", "Every use is refused, unless you keep it"
     page = get_page(world.person, "/portal/keys/Dilithium3/2").text
     assert (refused in page, works in page) == (True, False)
@@ -207,7 +207,7 @@ def test_a_key_that_is_to_be_destroyed_is_not_said_to_work(world: World) -> None
 
 @pytest.mark.parametrize("markup", MARKUP)
 def test_markup_in_a_query_is_text(world: World, markup: str) -> None:
-    """Nothing of a query gets into the markup of these pages."""
+    """No query text becomes markup on these pages."""
     for name in ("algorithm", "status", "after"):
         assert markup not in get_page(world.person, f"/portal/keys?{name}={markup}").text
     for name in ("operation", "after"):
@@ -217,7 +217,7 @@ def test_markup_in_a_query_is_text(world: World, markup: str) -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> None:
-    """The forms on these pages are just what the access table allows."""
+    """These pages have exactly the forms that the access table allows."""
     person = world.installation.person(world.tenant.tenant_id, role)
     found = set[str]()
     for path in ("", "/Kyber768/1", "/Kyber768/2", "/Dilithium3/1", "/Dilithium3/2"):
@@ -228,7 +228,7 @@ def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> Non
 
 
 def test_algorithms_beyond_the_plan_name_the_plan_that_has_them(installation: Installation) -> None:
-    """On the free plan five algorithms can be chosen, and the others say from which plan on."""
+    """On the free plan five algorithms can be selected; the others name their first plan."""
     tenant = installation.new_tenant(plan="free")
     text = get_page(installation.person(tenant.tenant_id), "/portal/keys").text
     choices = text[text.index('id="generate"') :]
@@ -241,7 +241,7 @@ def test_algorithms_beyond_the_plan_name_the_plan_that_has_them(installation: In
 
 
 def test_every_algorithm_is_explained() -> None:
-    """Each has its own sentence, and a security category of NIST's."""
+    """Each algorithm has its own sentence, and a NIST security category."""
     assert ABOUT.keys() == set(Algorithm)
     assert len({each.purpose for each in ABOUT.values()}) == len(Algorithm)
     assert all(each.strength for each in ABOUT.values())
@@ -250,7 +250,7 @@ def test_every_algorithm_is_explained() -> None:
 def test_the_keys_of_every_keyring_are_listed(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Each line says its keyring, is used and rotated there, and a filter leaves one keyring's."""
+    """Each row has its keyring and works in it, and a filter shows one keyring."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
     for keyring in ("default", "payments"):

@@ -1,4 +1,4 @@
-"""Lists that are filtered where they are."""
+"""Lists with a filter in the browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.portal.conftest import SignedIn
 from tests.portal.visitors import MARKUP, get_page
 
 FEWEST = 8
-"""Rows from which a list has a filter."""
+"""The number of rows from which a list has a filter."""
 
 
 def _invite(operator: Caller, tenant_id: str, number: int) -> None:
@@ -22,7 +22,7 @@ def _invite(operator: Caller, tenant_id: str, number: int) -> None:
 def test_a_long_list_shows_only_the_rows_with_a_text(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """From eight rows on, in any case of letters; what is typed is text, and is asked of nobody."""
+    """From eight rows on the filter works, ignores case, treats input as text, and sends no request."""
     owner = installation.person(installation.new_tenant().tenant_id)
     for number in range(FEWEST - 1):
         _invite(installation.operator(), owner.tenant_id, number)

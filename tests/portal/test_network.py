@@ -1,4 +1,4 @@
-"""Pages on a bad connection, without JavaScript, and what they ask a network for."""
+"""Pages on a slow connection, without JavaScript, and their requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
 
 SLOW = {"offline": False, "latency": 100, "downloadThroughput": 93_750, "uploadThroughput": 93_750}
-"""3G: milliseconds, and bytes a second."""
+"""3G: milliseconds, and bytes per second."""
 NAMED = re.compile(r'(?:src|href)="([^"]*/static/[^"]*)"')
 
 
 def test_signing_in_works_on_a_slow_connection(visit: Visit, installation: Installation) -> None:
-    """Somebody signs in over 3G, with nothing in their browser's cache."""
+    """A person signs in over 3G with an empty cache."""
     email = "slow@example.com"
     installation.person(installation.new_tenant().tenant_id, email=email)
     visitor = visit(installation.base_url, phone=True, is_fresh=True)
@@ -40,7 +40,7 @@ def test_signing_in_works_on_a_slow_connection(visit: Visit, installation: Insta
 def test_pages_can_be_read_without_javascript(
     visit_as: SignedIn, installation: Installation
 ) -> None:
-    """With a session the lists are there, the navigation too, and a line says what is missing."""
+    """With a session the lists and the navigation are there, and a line says what is missing."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     owner = installation.person(tenant.tenant_id)
@@ -55,7 +55,7 @@ def test_pages_can_be_read_without_javascript(
 
 
 def test_the_navigation_waits_on_a_phone(visit_as: SignedIn, installation: Installation) -> None:
-    """While modules load it does not push the page away; its button opens it even without them."""
+    """While modules load the navigation stays closed; its button works even without them."""
     owner = installation.person(installation.new_tenant().tenant_id)
     visitor = visit_as(owner, phone=True)
     visitor.expected.append("ERR_FAILED")
@@ -70,7 +70,7 @@ def test_the_navigation_waits_on_a_phone(visit_as: SignedIn, installation: Insta
 
 
 def test_every_file_that_a_page_names_is_served(installation: Installation) -> None:
-    """Each page without variables in its path names only files that are there, and only ours."""
+    """Each page without variables in its path names only existing files of this server."""
     owner = installation.person(installation.new_tenant().tenant_id)
     named = set()
     for each in PAGES:

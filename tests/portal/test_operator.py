@@ -1,4 +1,4 @@
-"""The operator's pages: the installation, and the whole life of a tenant."""
+"""The operator's pages: the installation, and the complete life of a tenant."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _prove(page: Page, credential: str) -> None:
 def test_an_operator_signs_in_looks_around_and_leaves(
     installation: Installation, visit: Visit
 ) -> None:
-    """The entrance leads back to the page that was asked for; another host is not gone to."""
+    """The entrance leads back to the requested page, and never to another host."""
     visitor = visit(installation.base_url, phone=True)
     visitor.expected.append("401")
     page = visitor.open("/portal/operator")
@@ -66,7 +66,7 @@ def test_an_operator_signs_in_looks_around_and_leaves(
 def test_a_tenant_is_created_suspended_and_deleted(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Each change asks for the credential; a wrong one is said, and nothing typed is lost."""
+    """Each change asks for the credential; after a wrong one the typed values stay."""
     key, name = installation.ready["operator_key"], f"tenant {MARKUP[1]}"
     visitor = visit_as(_signed_in(installation))
     visitor.expected.append("401")
@@ -121,7 +121,7 @@ def test_a_tenant_is_created_suspended_and_deleted(
 def test_whoever_is_signed_in_as_somebody_else_is_told_where_to_sign_in(
     installation: Installation,
 ) -> None:
-    """A person at an operator's page, and an operator at a person's, are led to the other sign-in."""
+    """A person on an operator's page, and the reverse, are led to the other sign-in."""
     owner = installation.person(installation.new_tenant().tenant_id, email="elsewhere@example.com")
     page = get_page(owner, "/portal/operator/tenants")
     assert page.status_code == HTTPStatus.FORBIDDEN
@@ -135,7 +135,7 @@ def test_whoever_is_signed_in_as_somebody_else_is_told_where_to_sign_in(
 
 
 def test_tenants_are_searched(installation: Installation) -> None:
-    """A part of a name finds a tenant, a status leaves others out, markup is text."""
+    """A part of a name and a status find tenants, and markup is text."""
     tenant = installation.new_tenant()
     name = installation.operator().get(f"/tenants/{tenant.tenant_id}")["name"]
     operator = _signed_in(installation)
@@ -147,7 +147,7 @@ def test_tenants_are_searched(installation: Installation) -> None:
 
 
 def test_a_long_list_of_tenants_has_pages(installation: Installation) -> None:
-    """The oldest come first, the link keeps the search, and leads to the rest."""
+    """The oldest tenants come first, and the link to the next page keeps the search."""
     prefix = f"paged {uuid.uuid4()}"
     for number in range(PAGE + 1):
         fields = {"name": f"{prefix} {number}", "plan": "free"}
@@ -165,7 +165,7 @@ def test_a_long_list_of_tenants_has_pages(installation: Installation) -> None:
 
 
 def test_what_needs_attention_comes_worst_first() -> None:
-    """A part that does not work, an end that has come, then what ought to be done soon."""
+    """The order is: a failed part, a passed deadline, then tasks that are due soon."""
     found = SimpleNamespace(
         parts=[SimpleNamespace(name="mail_server", ready=False, reason="it does not answer")],
         shards=[

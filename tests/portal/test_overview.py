@@ -1,4 +1,4 @@
-"""The overview: numbers, a chart, what needs attention, first steps."""
+"""The overview: numbers, a chart, warnings, first steps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pqkeep_gateway.portal.views.overview import old_keys
 def test_an_empty_tenant_is_shown_first_steps_that_work(
     visit_as: SignedIn, installation: Installation
 ) -> None:
-    """Pasted one after the other, the commands generate a key, encrypt and decrypt.
+    """The shown commands generate a key, encrypt and decrypt.
 
-    The API key may do what the page says that it has to. Nothing but answers is shown, each on a
-    line of its own.
+    The API key needs only the permissions on the page. The output is only responses, each on its
+    own line.
     """
     tenant = installation.new_tenant()
     scopes = [{"operations": ["use", "manage-keys"]}]
@@ -49,7 +49,7 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
 
 
 def test_the_overview_asks_for_each_thing_once(installation: Installation) -> None:
-    """However many keyrings there are, looking leaves the same three records of lists."""
+    """With any number of keyrings, a view leaves the same three records of lists."""
     tenant = installation.new_tenant()
     for name in ("payments", "releases"):
         tenant.post("/kms/keyrings", {"name": name}, status=201)
@@ -70,7 +70,7 @@ def test_the_overview_asks_for_each_thing_once(installation: Installation) -> No
 
 
 def test_a_destruction_needs_attention(installation: Installation) -> None:
-    """A key version of any keyring that is going to be destroyed is named, with its time and page."""
+    """A key version with a scheduled destruction, in any keyring, is named with its time and page."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
     named = {"algorithm": "Kyber768", "keyring": "payments"}
@@ -97,7 +97,7 @@ DAYS_OLD = 200
     [(None, False), (90, True), (199, True), (200, False), (400, False)],
 )
 def test_a_key_is_old_by_its_own_keyrings_days(rotation_days: int | None, *, is_old: bool) -> None:
-    """The keyring says when a key is old; without its setting it is a year."""
+    """The keyring's setting decides when a key is old; without it a year."""
     ring = structs.replace(KEYRING_EXAMPLE, name="payments", rotation_days=rotation_days)
     created = timestamp(datetime.now(UTC) - timedelta(days=DAYS_OLD, hours=1))
     key = structs.replace(KEY_EXAMPLE, keyring="payments", created_at=created)
@@ -109,7 +109,7 @@ def test_a_key_is_old_by_its_own_keyrings_days(rotation_days: int | None, *, is_
 
 
 def test_many_old_keys_are_counted() -> None:
-    """However many keys are old, all are counted, and the first ones are named."""
+    """All old keys are counted, and the first ones are named."""
     created = "2020-01-01T00:00:00.000Z"
     keys = [
         structs.replace(KEY_EXAMPLE, keyring=f"ring-{n:04}", created_at=created)
@@ -121,7 +121,7 @@ def test_many_old_keys_are_counted() -> None:
 
 
 def test_looking_is_not_an_operation(installation: Installation) -> None:
-    """What pages look up is not in the overview's numbers: an empty tenant has done nothing."""
+    """Reads by pages are not in the overview's numbers: a new tenant has none."""
     owner = installation.person(installation.new_tenant().tenant_id)
     for _ in range(2):
         page = get_page(owner, "/portal").text

@@ -1,4 +1,4 @@
-"""Pages as a program sees them: who gets which, and with which headers."""
+"""Pages over HTTP: permissions and headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _get(installation: Installation, path: str, **cookies: str) -> httpx2.Respon
 def test_a_page_without_a_session_leads_to_the_entrance_and_back(
     installation: Installation,
 ) -> None:
-    """Who has no session is sent to /portal/resume, which is told where to go on."""
+    """A visitor without a session is sent to /portal/resume, with the page to return to."""
     response = _get(installation, "/portal")
     assert response.status_code == HTTPStatus.SEE_OTHER
     assert response.headers["Location"] == "/portal/resume?next=%2Fportal"
@@ -37,7 +37,7 @@ def test_an_unknown_page_is_404_in_html(installation: Installation) -> None:
 def test_an_unknown_page_is_within_the_frame_of_whoever_has_signed_in(
     installation: Installation,
 ) -> None:
-    """Somebody who mistypes an address keeps their navigation, in which nothing is marked."""
+    """On an unknown page a signed-in person keeps the navigation, without a marked entry."""
     tenant = installation.new_tenant()
     operator = installation.caller(None)
     operator.post("/auth/operator", {"operator_key": installation.ready["operator_key"]})
@@ -54,7 +54,7 @@ def test_an_unknown_page_is_within_the_frame_of_whoever_has_signed_in(
 
 @pytest.mark.parametrize("path", ["/portal/sign-in", "/portal", "/portal/unknown"])
 def test_every_page_forbids_what_pages_do_not_need(installation: Installation, path: str) -> None:
-    """No inline code, no other origin, no frame, no copy kept."""
+    """The policy forbids inline code, other origins, frames and caching."""
     headers = _get(installation, path).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -67,7 +67,7 @@ def test_every_page_forbids_what_pages_do_not_need(installation: Installation, p
 def test_markup_in_a_path_or_query_comes_back_escaped_or_not_at_all(
     installation: Installation,
 ) -> None:
-    """Nothing of a request's path, query or cookie runs in its answer."""
+    """No part of a request's path, query or cookie runs in its response."""
     markup = "<script>alert(1)</script>"
     for path in (f"/portal/{markup}", f"/portal/sign-in?next={markup}"):
         response = _get(installation, path, **{ACCESS: "%3Cscript%3E"})
@@ -75,7 +75,7 @@ def test_markup_in_a_path_or_query_comes_back_escaped_or_not_at_all(
 
 
 def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) -> None:
-    """With portal_url, pages at the API's address lead there, and people sign in from there."""
+    """With portal_url, pages at the API's address redirect there, also for signing in."""
     installation = start(
         settings={"public_url": "https://api.example.org", "portal_url": "https://keep.example.org"}
     )

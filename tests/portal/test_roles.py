@@ -1,4 +1,4 @@
-"""Every page and every role: who gets which, what its forms ask for, and what the API says."""
+"""Every page with every role: access, its forms' operations, and the API's responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tenant_id(installation: Installation) -> str:
 
 @pytest.fixture(scope="module")
 def cookies(installation: Installation, tenant_id: str) -> Mapping[Caller, dict[str, str]]:
-    """What the browser of each visitor sends."""
+    """The cookies of each visitor's browser."""
     operator = installation.caller(None)
     operator.post("/auth/operator", {"operator_key": installation.ready["operator_key"]})
     callers: dict[Caller, fixtures_caller.Caller] = {Credential.OPERATOR: operator}
@@ -44,7 +44,7 @@ def cookies(installation: Installation, tenant_id: str) -> Mapping[Caller, dict[
 
 
 def _url(page: Page, tenant_id: str) -> str:
-    """Return where a page is; what its path names is something that is there."""
+    """Return the address of a page with an existing object."""
     values = {"algorithm": "Kyber768", "version": "1"}
     is_tenant = page.path.startswith(OPERATOR_HOME)
     path = page.path.replace("{id}", tenant_id if is_tenant else "1")
@@ -58,7 +58,7 @@ def test_each_page_is_for_whom_the_access_table_says(
     cookies: Mapping[Caller, dict[str, str]],
     who: Caller,
 ) -> None:
-    """Who may gets the page with forms that they may send; others are refused, or sent to sign in."""
+    """Permitted visitors get the page with their forms; others are refused or sent to sign in."""
     with httpx2.Client(
         base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
     ) as browser:
@@ -99,7 +99,7 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
     cookies: Mapping[Caller, dict[str, str]],
     role: Role,
 ) -> None:
-    """What a role may not do, and an owner or the operator does by a form, the API refuses it."""
+    """The API refuses a role's request for each form that only owners or operators have."""
     forms = set()
     for who in (Role.OWNER, Credential.OPERATOR):
         with httpx2.Client(

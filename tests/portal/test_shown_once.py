@@ -1,4 +1,4 @@
-"""What is shown once stays until its reader says that they have it."""
+"""A value that is shown once stays until its reader confirms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.portal.visitors import prove
 
 
 def _assert_stays(page: Page, shown: Locator, secret: Locator) -> None:
-    """Check that no way out takes what is shown away without asking."""
+    """Check that no way out closes the value without a question."""
     text = secret.inner_text()
     assert text
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_an_api_key_stays_until_it_is_kept(visit_as: SignedIn, installation: Ins
 def test_an_invitations_link_stays_until_it_is_kept(
     visit_as: SignedIn, installation: Installation
 ) -> None:
-    """The operator's invitation of an owner is shown once, and stays until it is passed on."""
+    """The invitation of an owner by an operator is shown once, and stays until confirmed."""
     tenant = installation.new_tenant()
     operator = installation.caller(None)
     key = installation.ready["operator_key"]
@@ -72,7 +72,7 @@ def test_an_invitations_link_stays_until_it_is_kept(
 def test_recovery_codes_stay_until_they_are_saved(
     visit_as: SignedIn, installation: Installation
 ) -> None:
-    """The codes are left only by saying that they are saved."""
+    """The codes stay until the person confirms that they are saved."""
     tenant = installation.new_tenant()
     page = visit_as(installation.person(tenant.tenant_id, "viewer"), asks_proof=True).open(
         "/portal/security"
@@ -94,7 +94,7 @@ def test_recovery_codes_stay_until_they_are_saved(
 
 
 def test_an_answer_on_its_way_is_waited_for(visit_as: SignedIn, installation: Installation) -> None:
-    """Who leaves while an API key is made is asked, as its answer comes once; a refusal ends that."""
+    """Leaving while an API key is created asks first, because the response comes once."""
     tenant = installation.new_tenant()
     visitor = visit_as(installation.person(tenant.tenant_id))
     visitor.expected += ["401", "409"]

@@ -1,4 +1,4 @@
-"""A hostile host of the portal's domain plants cookies in a person's browser."""
+"""A hostile host of the portal's domain sets cookies in a person's browser."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ SIBLING = f"sibling.{DOMAIN}"
 
 @dataclass
 class Sibling:
-    """Another host of the domain, and the cookies that its page sets."""
+    """Another host of the domain, with the cookies of its page."""
 
     scheme: str
     port: int = 0
     cookies: list[str] = field(default_factory=list)
 
     def plant(self, page: Page) -> None:
-        """Have the person's browser open its page."""
+        """Make the person's browser open its page."""
         page.goto(f"{self.scheme}://{SIBLING}:{self.port}/")
 
 
 @contextmanager
 def _sibling(tls: ssl.SSLContext | None = None) -> Iterator[Sibling]:
-    """Run a server that sets whatever cookies a test wants."""
+    """Run a server that sets the test's cookies."""
     planting = Sibling("http" if tls is None else "https")
 
     class Handler(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ def secured(visit: Visit, secured_gateway: str) -> Visitor:
 
 @pytest.fixture
 def begin(visit: Visit, installation: Installation) -> Callable[[Caller], Visitor]:
-    """Begin a visit of somebody, who reaches the portal as a host of a domain."""
+    """Begin a person's visit, with the portal as a host of a domain."""
     port = urlsplit(installation.base_url).port
 
     def as_person(person: Caller) -> Visitor:
@@ -111,21 +111,21 @@ def begin(visit: Visit, installation: Installation) -> Callable[[Caller], Visito
 
 
 def _everywhere(name: str, value: str) -> list[str]:
-    """Return a cookie for the domain, by paths that come before and after ours, and without a name."""
+    """Return a cookie for the domain, with paths before and after ours, and without a name."""
     paths = ("/", "/portal", "/api", "/api/v1/auth", "/api/v1/auth/refresh")
     planted = [f"{name}={value}; Domain={DOMAIN}; Path={path}" for path in paths]
     return [*planted, f"={name}={value}; Domain={DOMAIN}; Path=/"]
 
 
 def _sign_in(page: Page, email: str) -> None:
-    """Sign in with the password, on the page that asks for it."""
+    """Sign in with the password, on the sign-in page."""
     page.locator("#sign-in-email").fill(email)
     page.locator("#sign-in-password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in", exact=True).click()
 
 
 def _assert_is(page: Page, email: str) -> None:
-    """Check the person of the page, and the account of its modules' requests."""
+    """Check the page's person, and the account of its modules' requests."""
     expect(page.locator(".who")).to_have_text(email)
     me = page.evaluate("fetch('/api/v1/auth/me').then((answer) => answer.json())")
     assert me.get("data", {}).get("email") == email
@@ -138,7 +138,7 @@ def test_planted_cookies_swap_no_account_and_lock_nobody_out(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """The person is told, and works on after signing in once: two responses delete what was planted."""
+    """The person is told, and continues after one sign-in: two responses delete the cookies."""
     person, attacker = (new_person(new_tenant().tenant_id) for _ in range(2))
     email = person.get("/auth/me")["email"]
     for name in (ACCESS, REFRESH):
@@ -161,7 +161,7 @@ def test_over_https_planted_cookies_change_nothing(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """A visitor without a session stays anonymous, can sign in, and keeps their own session."""
+    """A visitor without a session stays anonymous, can sign in, and keeps that session."""
     person, attacker = (new_person(new_tenant().tenant_id) for _ in range(2))
     email = person.get("/auth/me")["email"]
     for name in (ACCESS, REFRESH):

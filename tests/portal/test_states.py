@@ -1,6 +1,6 @@
-"""Every page while a part of the service fails, and while there is nothing to show.
+"""Every page while a part of the service fails, and without content.
 
-Pages are rendered in this process, from the examples of the API's own rows.
+Pages are rendered in this process, from the examples of the API's rows.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pqkeep_protocol.keys import TenantId
 
 MESSAGE = "this part is taking a rest"
 FRAME = {"me", "list_step_up_methods", "get_tenant"}
-"""The frame of every page of a signed-in person; without it there is no page."""
+"""The frame of a signed-in person's pages, without which there is no page."""
 NAMES_ONLY = {
     (path, "list_members") for path in ("/audit", "/audit/{id}", "/keys/{algorithm}/{version}")
 }
-"""Reads for addresses beside identifiers, which are shown without them."""
+"""Reads of addresses for identifiers, which are otherwise shown alone."""
 NOT_SAID = {
     ("/keys", "get_subscription"),
     ("/keys", "list_plans"),
@@ -57,7 +57,7 @@ NOT_SAID = {
     ("/sign-in", "list_providers"),
     ("/keys/{algorithm}/{version}", "list_key_usage"),
 }
-"""Pages and reads whose failure takes something from the page, without a word about it."""
+"""Pages and reads whose failure removes a part of the page without a message."""
 EMPTY: Mapping[str, tuple[str, ...]] = {
     "/operator": ("No named operators",),
     "/operator/tenants": ("No tenants yet",),
@@ -74,7 +74,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/api-keys/{version}": ("There is no such API key",),
     "/audit/{id}": ("There is no such record",),
 }
-"""What each page says that shows a list, where there is nothing in it."""
+"""The text of each page with a list when it is empty."""
 NOTHING_TO_LIST = {
     "/keys/import",
     "/security",
@@ -82,10 +82,10 @@ NOTHING_TO_LIST = {
     "/operator/sign-in",
     DEMO.path,
 } | {each.path for each in PAGES if each.is_public}
-"""Pages without a list: one has at least the session that asks."""
+"""Pages without a list that can be empty: one has at least the present session."""
 ALL = (*PAGES, DEMO)
 SIGN_INS = {"/sign-in": {"login"}, "/operator/sign-in": {"operator_login"}}
-"""What the forms ask for that are no ``ui.form``."""
+"""Operations of forms that are no ``ui.form``."""
 (KEY,) = next(cast("Any", each.example).keys for each in api_rows() if each.name == "list_keys")
 VALUES = {"algorithm": KEY.algorithm.value, "version": str(KEY.key_version), "id": "1"}
 OPERATOR = OperatorPrincipal(is_read_only=True)
@@ -101,7 +101,7 @@ OWNER = SessionPrincipal(
 
 @dataclass
 class Service:
-    """The rows of the API, answering their examples; some fail, and what was asked is noted."""
+    """The API's rows with their examples as responses. Some fail, and requests are noted."""
 
     change: Callable[[Any], Any] = lambda data: data
     failing: set[str] = field(default_factory=set)
@@ -112,7 +112,7 @@ class Service:
     cookies: Cookies = field(default_factory=Cookies)
 
     def __post_init__(self) -> None:
-        """Make the pages, which take the longest."""
+        """Make the pages, which takes the longest."""
         rows = (
             replace(each, handler=self._handler(each)) if each.method == "GET" else each
             for each in api_rows()
@@ -131,7 +131,7 @@ class Service:
         return respond
 
     async def admit(self, *_: object) -> tuple[Principal, None]:
-        """Let the visitor in: as the pipeline does."""
+        """Let the visitor in, like the pipeline."""
         return self.principal, None
 
     def check_access(self, *_: object) -> None:
@@ -172,7 +172,7 @@ class Service:
 
 
 def _in_full(tenants: Any) -> Any:
-    """Return the list of tenants as the operator gets it."""
+    """Return the list of tenants in the operator's form."""
     details = {"tier": Tier.STARTER, "subscription": Subscription.ACTIVE}
     (first,) = tenants.tenants
     shown = structs.replace(first, **details, requests_per_minute=None)
@@ -180,7 +180,7 @@ def _in_full(tenants: Any) -> Any:
 
 
 def _with_details(api_keys: Any) -> Any:
-    """Return the list of API keys as pages ask for it."""
+    """Return the list of API keys in the pages' form."""
     return structs.replace(api_keys, max_overlap_seconds=3600)
 
 
@@ -188,7 +188,7 @@ IN_FULL: Mapping[str, Callable[[Any], Any]] = {
     "list_tenants": _in_full,
     "list_api_keys": _with_details,
 }
-"""What pages are answered where the row's example has less."""
+"""Responses for pages whose row's example has too little."""
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def _emptied(data: Any) -> Any:
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
 def test_whatever_fails_is_said(service: Service, page: Page) -> None:
-    """With each read of a page failing alone there is the rest of the page, or an error's page."""
+    """If any read of a page fails, the rest of the page is shown, or an error page."""
     service.get(page)
     for name in service.asked:
         status, text = service.get(page, failing=name)
@@ -223,7 +223,7 @@ def test_whatever_fails_is_said(service: Service, page: Page) -> None:
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
 def test_every_form_says_what_a_program_does_instead(service: Service, page: Page) -> None:
-    """The reference of each operation that a form asks for is linked on the form's page."""
+    """Each form's page links to the reference of its operation."""
     status, text = service.get(page)
     assert status == HTTPStatus.OK, text
     linked = set(re.findall(r'href="/docs/([a-z_]+)"', text))
@@ -231,7 +231,7 @@ def test_every_form_says_what_a_program_does_instead(service: Service, page: Pag
 
 
 def test_a_new_tenant_is_put_into_a_shard_where_there_are_several(service: Service) -> None:
-    """The form offers each that takes tenants, and the choice of the service first."""
+    """The form offers each shard that takes tenants, after the service's own choice."""
     (tenants,) = (each for each in PAGES if each.path == "/operator/tenants")
 
     def with_shards(data: Any) -> Any:
@@ -251,7 +251,7 @@ def test_a_new_tenant_is_put_into_a_shard_where_there_are_several(service: Servi
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
 def test_where_there_is_nothing_a_page_says_so(service: Service, page: Page) -> None:
-    """Each page with a list has its own words for an empty one, and a page without is listed too."""
+    """Each page with a list has its own text for an empty one; pages without are listed too."""
     status, text = service.get(page, change=_emptied)
     assert status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}, text
     assert (page.path in EMPTY) is not (page.path in NOTHING_TO_LIST)

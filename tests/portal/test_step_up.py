@@ -1,4 +1,4 @@
-"""Step-ups at the portal: when they are asked for, and what a code that was used already does."""
+"""Step-ups at the portal: when they are needed, and the effect of a used code."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SECONDS = 60.0
 
 
 def _enroll(person: Caller) -> TOTP:
-    """Give somebody an authenticator app, by the code of the step before this one."""
+    """Enrol an authenticator app, with the code of the previous time step."""
     totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
     person.confirm_authenticator(totp)
     return totp
 
 
 def _confirm(page: Page, code: str) -> None:
-    """Answer the question whether it is them by a code."""
+    """Answer a step-up by a code."""
     dialog = page.locator("#step-up")
     dialog.locator("input[name=totp_code]").fill(code)
     dialog.get_by_role("button", name="Confirm").click()
 
 
 def _invite(page: Page, email: str) -> None:
-    """Fill the form in and send it."""
+    """Fill in the form and send it."""
     page.get_by_role("button", name="Invite a member").click()
     page.locator("#invite-email").fill(email)
     page.locator("#invite").get_by_role("button", name="Invite", exact=True).click()
@@ -40,7 +40,7 @@ def _invite(page: Page, email: str) -> None:
 def test_ten_are_invited_by_one_code(
     visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """Somebody with an authenticator app invites ten people within a minute, by one real code."""
+    """A person with an authenticator app invites ten people within a minute, by one code."""
     owner = new_person(new_tenant().tenant_id)
     totp = _enroll(owner)
     page = visit_as(owner, asks_proof=True).open("/portal/team")
@@ -75,7 +75,7 @@ def test_a_mistake_is_shown_before_a_proof_is_asked(
 def test_a_used_code_counts_down_to_the_next(
     visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """A code that was used already is not "wrong": the dialog stays, and says when one works."""
+    """A used code is not called wrong: the dialog stays, and shows when the next one works."""
     owner = new_person(new_tenant().tenant_id)
     totp = _enroll(owner)
     code = totp.now()

@@ -29,12 +29,12 @@ TEXT = "attack at dawn ☀"
 
 @pytest.fixture(scope="module")
 def world(installation: Installation) -> World:
-    """Somebody who tries, with a key of each kind."""
+    """A person with a key of each kind."""
     return world_of(installation, "Kyber768", "Dilithium3", role=Role.DEVELOPER)
 
 
 def test_a_text_is_encrypted_and_decrypted(world: World, visit_as: SignedIn) -> None:
-    """What comes back is the text; the request is shown in three ways."""
+    """The decrypted text is the original; the request is shown in three forms."""
     page = visit_as(world.person).open("/portal/try")
     page.locator("#encrypt-plaintext").fill(TEXT)
     page.locator("#encrypt-key").focus()
@@ -61,7 +61,7 @@ def test_a_text_is_encrypted_and_decrypted(world: World, visit_as: SignedIn) -> 
 def test_a_file_is_encrypted_and_decrypted(
     world: World, visit_as: SignedIn, tmp_path: Path
 ) -> None:
-    """A file of any bytes comes back as a file; markup in its name is text; a large one is refused."""
+    """Any file is restored; markup in its name is text; a large one is refused."""
     page = visit_as(world.person).open("/portal/try")
     chooser = page.locator("#encrypt-plaintext-file")
     most = 256 * 1024
@@ -86,7 +86,7 @@ def test_a_file_is_encrypted_and_decrypted(
 
 
 def test_a_text_is_signed_and_verified(world: World, visit_as: SignedIn) -> None:
-    """A signature holds for its text, and for no other."""
+    """A signature is valid only for its text."""
     page = visit_as(world.person).open("/portal/try?do=sign")
     page.locator("#sign-message").fill(TEXT)
     page.get_by_role("button", name="Sign", exact=True).click()
@@ -100,7 +100,7 @@ def test_a_text_is_signed_and_verified(world: World, visit_as: SignedIn) -> None
 
 
 def test_a_refusal_is_shown_where_it_belongs(world: World, visit_as: SignedIn) -> None:
-    """What is no ciphertext is refused at its field or above the button, and stays."""
+    """An invalid ciphertext is refused at its field or above the button, and stays."""
     visitor = visit_as(world.person)
     visitor.expected.append("4[0-9][0-9]")
     page = visitor.open("/portal/try")

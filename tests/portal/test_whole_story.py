@@ -1,4 +1,4 @@
-"""The portal's whole story: from signing up to a colleague who only looks."""
+"""The portal's complete story: from signing up to a colleague with read access."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAINTEXT = b64encode(b"written before the rotation").decode()
 
 
 class Authenticator:
-    """The app on somebody's phone."""
+    """A person's authenticator app."""
 
     def __init__(self, installation: Installation, secret: str) -> None:
         self._database = gateway_config.read(Layout(installation.data).gateway_settings).database
@@ -44,8 +44,8 @@ class Authenticator:
     def code(self) -> str:
         """Return a code that the service has not seen.
 
-        Each code is accepted once. Instead of waiting half a minute for the next one, the service
-        is made to forget the last.
+        Each code is accepted once. Instead of waiting half a minute for the next one, the test
+        makes the service forget the last.
         """
         forget = "UPDATE users SET last_totp_step = 0 WHERE last_totp_step > 0"
         location = self._database.location
@@ -59,7 +59,7 @@ class Authenticator:
 
 
 def _confirm(page: Page, app: Authenticator) -> None:
-    """Answer the question whether it is them by a code."""
+    """Answer a step-up by a code."""
     page.locator("#step-up input[name=totp_code]").fill(app.code())
     page.locator("#step-up").get_by_role("button", name="Confirm").click()
 
@@ -85,7 +85,7 @@ def _sign_in_by_app(page: Page, app: Authenticator, email: str, password: str) -
 
 
 def _enroll(page: Page, installation: Installation) -> Authenticator:
-    """Set an authenticator app up."""
+    """Set up an authenticator app."""
     page.get_by_role("link", name="Security").click()
     page.get_by_role("link", name="Set it up").click()
     page.get_by_role("button", name="Show the code to scan").click()
@@ -102,13 +102,13 @@ def _enroll(page: Page, installation: Installation) -> Authenticator:
 
 
 def _path(link: str) -> str:
-    """Return the path of a message's link, which is the same at each of a service's addresses."""
+    """Return the path of a message's link, which is the same at each address of a service."""
     parts = urlsplit(link)
     return f"{parts.path}#{parts.fragment}"
 
 
 def _sign_up(page: Page, installation: Installation, email: str, name: str) -> None:
-    """By a message to a page that takes a name and a password."""
+    """Follow the message's link to a page that takes a name and a password."""
     page.get_by_label("E-mail address").fill(email)
     page.get_by_role("button", name="Send the link").click()
     expect(page.get_by_role("heading", name="Check your mailbox")).to_be_visible()
@@ -131,7 +131,7 @@ def _make_keyring(page: Page) -> None:
 
 
 def _make_api_key(page: Page, app: Authenticator, group: str = "", keyring: str = "") -> str:
-    """Create an API key, which is shown once; for one group of operations, if it is named."""
+    """Create an API key, which is shown once, optionally for one group of operations."""
     page.get_by_role("link", name="API keys").click()
     page.get_by_role("button", name="Create an API key").first.click()
     if group:
@@ -176,7 +176,7 @@ def _retire_and_archive(page: Page, app: Authenticator) -> None:
 
 
 def _audit(page: Page, installation: Installation, email: str) -> None:
-    """The log has it all, and the browser verifies a record of it."""
+    """The log has all of it, and the browser verifies a record."""
     page.get_by_role("link", name="Audit log", exact=True).click()
     records = page.get_by_role("table").first
     for operation in RECORDED:
@@ -228,7 +228,7 @@ def _look_around(page: Page) -> None:
 
 @pytest.fixture
 def address(request: pytest.FixtureRequest, installation: Installation) -> str:
-    """Where people and programs reach the service: over loopback HTTP, or over HTTPS."""
+    """The service's address for people and programs: loopback HTTP, or HTTPS."""
     if request.param == "http":
         return installation.base_url
     return str(request.getfixturevalue("secured_gateway"))
@@ -246,7 +246,7 @@ def address(request: pytest.FixtureRequest, installation: Installation) -> str:
 def test_the_whole_story(
     visit: Visit, installation: Installation, address: str, certificate: Certificate
 ) -> None:
-    """Everything that people do with their keys from the first day on, one after the other."""
+    """All tasks of people with their keys from the first day on, in order."""
     email, invited = (f"{uuid.uuid4()}@example.com" for _ in range(2))
     name = f"story {uuid.uuid4()}"
     options = {"ignore_https_errors": True} if address.startswith("https:") else {}
@@ -299,7 +299,7 @@ def test_the_whole_story(
 def test_the_story_begins_over_https(
     visit: Visit, installation: Installation, secured_gateway: str
 ) -> None:
-    """With secure cookies: keys, a keyring, a trial, an API key, a proof, and an access that ends."""
+    """With secure cookies: keys, a keyring, a trial, an API key, a proof, and a sign-out."""
     email = f"{uuid.uuid4()}@example.com"
     installation.person(installation.new_tenant().tenant_id, email=email)
     visitor = visit(secured_gateway, ignore_https_errors=True, asks_proof=True)

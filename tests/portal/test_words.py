@@ -1,4 +1,4 @@
-"""How pages say times and outcomes."""
+"""The words for times and outcomes on pages."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
     ],
 )
 def test_a_time_ahead_is_said_to_the_nearest(ahead: timedelta, said: str) -> None:
-    """What was set to seven days a minute ago ends in seven days, not in six."""
+    """A deadline set to seven days a minute ago is shown as seven days, not six."""
     assert until(timestamp(NOW + ahead), NOW) == said
 
 
 def test_one_is_not_several() -> None:
-    """A number and its noun agree; what is unknown is several."""
+    """A number and its noun agree; an unknown number is plural."""
     assert [many(each, "key") for each in (0, 1, 1200)] == ["0 keys", "1 key", "1,200 keys"]
     assert noun(None, "tenant") == "tenants"
 
 
 def test_an_address_breaks_before_its_at_and_runs_nothing() -> None:
-    """The place to break is the only markup that an address brings."""
+    """A break opportunity is the only markup in an address."""
     assert address("ada@example.com") == "ada<wbr>@example.com"
     assert address("<b>@example.com") == "&lt;b&gt;<wbr>@example.com"
 

@@ -1,4 +1,4 @@
-"""What tests of the portal's pages ask of them."""
+"""Functions for tests of the portal's pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PERMISSIONS = {row.name: row.permission for row in api_rows(open_signup=False)}
 
 @dataclass(frozen=True)
 class World:
-    """A tenant with keys, and somebody of it."""
+    """A tenant with keys, and one of its people."""
 
     installation: Installation
     tenant: Caller
@@ -32,7 +32,7 @@ class World:
 def world_of(
     installation: Installation, *algorithms: str, role: Role = Role.OWNER, email: str = ""
 ) -> World:
-    """Make a tenant with a key of each of some algorithms, and somebody with a role."""
+    """Make a tenant with a key of each of some algorithms, and a person with a role."""
     tenant = installation.new_tenant()
     for algorithm in algorithms:
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -40,7 +40,7 @@ def world_of(
 
 
 def cookies_of(person: Caller, host: str = "127.0.0.1") -> list[Any]:
-    """Return the session that somebody has from the API, for a browser."""
+    """Return a person's session from the API, for a browser."""
     return [
         {
             "name": each.name,
@@ -62,7 +62,7 @@ def get_page(person: Caller, path: str) -> httpx2.Response:
 
 
 def operations_on(html: str) -> set[str]:
-    """Return the operations that a page's forms ask for."""
+    """Return the operations of a page's forms."""
     return set(_OPERATION.findall(html))
 
 
@@ -72,19 +72,19 @@ def allowed(role: Role, operations: set[str]) -> set[str]:
 
 
 def prove(page: Page) -> None:
-    """Answer the question whether it is them."""
+    """Answer a step-up."""
     page.locator("#step-up input[type=password]").fill(PASSWORD)
     page.locator("#step-up").get_by_role("button", name="Confirm").click()
 
 
 def keep_api_key(page: Page) -> None:
-    """Close the dialog that shows an API key once; return when the page is loaded again."""
+    """Close the dialog with a new API key; return when the page is loaded again."""
     with page.expect_navigation():
         page.get_by_role("button", name="I have it").click()
 
 
 def assert_fits(page: Page) -> None:
-    """Check that nobody has to scroll sideways."""
+    """Check that no page scrolls sideways."""
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0, f"{wide} pixels too wide"
 

@@ -42,7 +42,7 @@ class TwoShards:
     settings: dict[str, Path]
     """Each key service's."""
     sink: Path
-    """A file that both logs are streamed to."""
+    """A file that receives both logs."""
     management: str = ""
     url: str = ""
     clients: ExitStack = field(default_factory=ExitStack)
@@ -51,7 +51,7 @@ class TwoShards:
 
     @property
     def is_on_server(self) -> bool:
-        """Whether the databases are not files."""
+        """True if the databases are on a server."""
         return key_service_config.read(self.settings["default"]).database.is_on_server
 
     @property
@@ -61,7 +61,7 @@ class TwoShards:
 
     @property
     def output(self) -> Path:
-        """What the gateway has written."""
+        """Return the gateway's output."""
         return self.layout.directory / "gateway.log"
 
     def caller(self, credential: str | None, tenant_id: str = "") -> Caller:
@@ -79,7 +79,7 @@ class TwoShards:
         return Caller(self.clients.enter_context(client_of(self.url, credential)))
 
     def new_tenant(self, shard: str | None = None) -> Caller:
-        """Make a tenant, in a shard perhaps, and its first API key."""
+        """Make a tenant and its first API key, optionally in a shard."""
         operator = self.operator
         body = {"name": f"tenant {uuid4()}", "plan": "enterprise_plus"}
         if shard is not None:
@@ -102,7 +102,7 @@ class TwoShards:
 
     @contextmanager
     def without(self, shard: str) -> Iterator[None]:
-        """Have a shard's key service be gone for a while."""
+        """Stop a shard's key service for a block."""
         os.kill(self.services[shard].pid, signal.SIGKILL)
         self.services[shard].wait()
         yield
@@ -118,9 +118,9 @@ class TwoShards:
         self.until_serving()
 
     def until_serving(self) -> None:
-        """Wait until each key service answers the gateway and the operator's commands.
+        """Wait until each key service serves the gateway and the operator's commands.
 
-        /readyz does not tell: what it says may be a second old.
+        /readyz is not enough, because its state may be a second old.
         """
         operator, commands = self.operator, ShardMoves(self.layout, lambda _: None)
 
@@ -132,7 +132,7 @@ class TwoShards:
         self.until(lambda: all(each.unfinished is not None for each in commands.list()))
 
     def readiness(self) -> tuple[int, list[str]]:
-        """Return the status of /readyz, and what is degraded."""
+        """Return the status of /readyz, and the degraded parts."""
         response = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=60)
         return response.status_code, response.json()["degraded"]
 
@@ -203,6 +203,6 @@ def running_shards(
 
 @pytest.fixture
 def two_shards(running_shards: TwoShards) -> TwoShards:
-    """An installation with two running shards, whatever the previous test did."""
+    """An installation with two running shards, also after a failed test."""
     running_shards.until_serving()
     return running_shards

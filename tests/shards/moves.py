@@ -1,8 +1,8 @@
 """Moves all tenants of a shard to another one under load, and checks that nothing is lost.
 
-``python -m tests.shards.moves --tenants 1000``, or ``make moves``; with ``--postgresql`` the databases
-are on a server. Exit status 1: a ciphertext does not open, a log does not verify, an answer has not
-exactly one record, or is neither a result nor the documented 503.
+``python -m tests.shards.moves --tenants 1000``, or ``make moves``; with ``--postgresql`` the
+databases are on a server. Exit status 1: a ciphertext does not open, a log does not verify, a
+response has no record or several, or a response is undocumented.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ SOURCE, TARGET = "default", "shard-2"
 SHARDS = (SOURCE, TARGET)
 THREADS = 3
 PAUSE_SECONDS = 0.01
-"""Between two requests of a thread."""
+"""Seconds between two requests of a thread."""
 PROBE_SECONDS = 0.003
 PROBES = 4
 ALGORITHM = "Kyber768"
 PLAINTEXT = "YSBzZWNyZXQ="
 BATCH = 100
 BEGINS, ENDS = "refusing its requests", "serving it there"
-"""What the command says before a tenant is refused, and before it is served again."""
+"""The command's output before a tenant is refused, and before it is served again."""
 
 
 @dataclass
 class Tenant:
-    """A tenant, and the ciphertexts that it was given."""
+    """A tenant with its ciphertexts."""
 
     caller: Caller
     ciphertexts: list[dict[str, object]] = field(default_factory=list)
@@ -64,22 +64,22 @@ class Report:
     database: str
     tenants: int
     seconds: float
-    """How long the command took."""
+    """The duration of the command."""
     operations: int
-    """Requests that were answered while it ran."""
+    """Requests with a response during the command."""
     responses: dict[str, int]
     without_response: int
     move: list[float]
-    """Milliseconds that a move took: the median, of 95 of 100 at most, and the longest."""
+    """The milliseconds of a move: median, 95th percentile, and maximum."""
     unavailable: list[float]
-    """The same of the times from the refusal of a tenant's requests to its next answer with 200."""
+    """The same for the time from a tenant's first refusal to its next 200."""
     opened: int
     records: dict[str, int]
     findings: dict[str, list[str]]
 
 
 class Moving:
-    """The command that drains a shard, in a process of its own, and what it says."""
+    """The command that drains a shard, in its own process, with its output."""
 
     def __init__(
         self, directory: Path, began: Callable[[str, float, threading.Event], None]
@@ -87,7 +87,7 @@ class Moving:
         self._directory = directory
         self._began = began
         self.seconds: list[float] = []
-        """How long each move took."""
+        """The duration of each move."""
         self.moved = 0
 
     def run(self) -> None:
@@ -133,7 +133,7 @@ def _said(receiving: Connection) -> Iterator[tuple[float, str | int]]:
 
 
 class Run:
-    """Tenants of an installation, and the load that they are."""
+    """Tenants of an installation, and their load."""
 
     def __init__(self, installation: Installation, count: int, seed: str) -> None:
         self._url = installation.base_url
@@ -166,7 +166,7 @@ class Run:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Use the keys of tenants at random for as long as a block lasts."""
+        """Use random tenants' keys for a block."""
         stop = threading.Event()
         with ThreadPoolExecutor(THREADS) as pool:
             threads = [pool.submit(self._work, number, stop) for number in range(THREADS)]
@@ -192,7 +192,7 @@ class Run:
                         self._decrypt(mine, tenant, random.one_of(tenant.ciphertexts))
 
     def probe(self, tenant_id: str, since: float, is_over: threading.Event) -> None:
-        """Encrypt again and again until that is answered after a move; note when that was."""
+        """Encrypt repeatedly until it succeeds after a move; record the time."""
         ledger = self._idle_ledgers.pop()
         tenant, refused = self.tenants[tenant_id], False
         with client(self._url, ledger) as mine:
@@ -231,7 +231,7 @@ class Run:
         return response.data
 
     def open_all(self) -> Iterator[str]:
-        """Decrypt every ciphertext; yield what is wrong."""
+        """Decrypt every ciphertext; yield the errors."""
         url = self._url + API
         for tenant in self.tenants.values():
             headers = {"X-API-Key": tenant.caller.credential}
@@ -258,7 +258,7 @@ class Run:
 
 
 def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -> Report:
-    """Run two shards, make tenants in the first, and move them to the second one under load."""
+    """Run two shards, make tenants in the first, and move them to the second under load."""
     with ExitStack() as stack:
         databases, further = IN_FILES, []
         if on_server:
@@ -323,7 +323,7 @@ def _shares(count: int) -> list[int]:
 
 
 def _records(export: Path) -> Counter[str]:
-    """Return how many records a log has of each request."""
+    """Return the number of a log's records of each request."""
     lines = (json.loads(line) for line in export.read_bytes().splitlines())
     return Counter(line["record"]["request_id"] for line in lines if "record" in line)
 
@@ -345,7 +345,7 @@ def _summary(seconds: Sequence[float]) -> list[float]:
 
 
 def main() -> int:
-    """Do one run and print what it found."""
+    """Do one run and print its report."""
     parser = argparse.ArgumentParser(prog="python -m tests.shards.moves", description=__doc__)
     parser.add_argument("--tenants", type=int, default=1000)
     parser.add_argument("--seed", default="1")

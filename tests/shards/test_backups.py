@@ -1,4 +1,4 @@
-"""Backups of an installation with two shards: whole, of one moment, and of these shards only."""
+"""Backups of an installation with two shards: complete, of one moment, and of these shards only."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def quiet(_: str) -> None:
 
 @pytest.fixture(autouse=True)
 def private_files() -> Iterator[None]:
-    """Make files that only their owner can read, as the commands do."""
+    """Make private files, like the commands."""
     before = os.umask(0o077)
     yield
     os.umask(before)
@@ -74,7 +74,7 @@ def private_files() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept beside backups: a recovery key, and the root keys of all shards."""
+    """The files kept beside backups: a recovery key, and the root keys of all shards."""
 
     folder: Path
     root_keys: list[RootKeySource]
@@ -90,7 +90,7 @@ class Kept:
         return self.folder / "recovery.public"
 
     def backup(self, two_shards: TwoShards, name: str) -> AuthenticBackup:
-        """Back up, and read what was written."""
+        """Make a backup, and read its file."""
         file = self.folder / name
         asyncio.run(backup(two_shards.layout, self.public, file, version="0", report=quiet))
         return self.read(file)
@@ -122,7 +122,7 @@ def kept(running_shards: TwoShards, tmp_path_factory: pytest.TempPathFactory) ->
 
 @dataclass(frozen=True)
 class Two:
-    """Two backups, and a tenant that was moved to the other shard between them."""
+    """Two backups, with a move of a tenant to the other shard between them."""
 
     older: AuthenticBackup
     newer: AuthenticBackup
@@ -157,10 +157,10 @@ def two(running_shards: TwoShards, kept: Kept) -> Two:
 def test_an_installation_of_two_shards_is_restored(
     two_shards: TwoShards, kept: Kept, two: Two, tmp_path: Path
 ) -> None:
-    """One file has all: after a restore each tenant is in one shard, and each log continues its own.
+    """One file restores all: each tenant is in one shard, and each log continues its own.
 
-    Settings of the shards are those of the restore, start.toml is there without its program, and
-    tenants can be moved.
+    The shards' settings are those of the restore, start.toml has no program, and tenants can be
+    moved.
     """
     choices = settings_to_choose(two.newer.manifest, two.newer.origin.shards)
     assert not choices.keys() & {"shard", "shards", "transfer_key_file", "gateways"}
@@ -196,7 +196,7 @@ def test_an_installation_of_two_shards_is_restored(
 
 
 def test_each_shard_is_told_of_a_backup(two_shards: TwoShards, two: Two) -> None:
-    """The newest backup of every shard is that of the announcement."""
+    """The newest backup of every shard is the announced one."""
     before = two_shards.operator.get("/installation")
     assert before["backups"]["last_number"] is None
     announce(two_shards.layout, two.newer.origin)
@@ -212,7 +212,7 @@ def test_each_shard_is_told_of_a_backup(two_shards: TwoShards, two: Two) -> None
 
 @pytest.mark.campaign
 def test_the_commands_back_up_and_drill(two_shards: TwoShards, kept: Kept) -> None:
-    """Pqkeepd backup prints a number for each shard, and a drill examines all of them."""
+    """Pqkeepd backup prints a number for each shard, and a drill examines all shards."""
     file = kept.folder / "by-command"
     said = pqkeepd(two_shards, "backup", "--recovery-key", str(kept.public), "--to", str(file))
     assert said.returncode == 0, said.stderr
@@ -225,7 +225,7 @@ def test_the_commands_back_up_and_drill(two_shards: TwoShards, kept: Kept) -> No
 
 
 def test_a_backup_is_older_by_any_shard(two: Two) -> None:
-    """The newest number that is known decides shard by shard, also for one that is not there."""
+    """The newest known number counts for each shard, also for one that is missing."""
     newest = two.newer.origin.number
     require_newest(two.newer.origin, newest)
     require_newest(two.newer.origin, two.older.origin.number)
@@ -318,7 +318,7 @@ def test_a_shards_tag_is_not_left_out(kept: Kept, two: Two) -> None:
 
 
 def test_another_installations_shard_is_refused(kept: Kept, two: Two) -> None:
-    """A part that is sealed under none of the given root keys is not read."""
+    """A part that is sealed under another root key is not read."""
     foreign = Sealer({1: Secret(bytes(32))})
     part = structs.replace(two.newer.origin.others["b"], root_keys={1: foreign.check_value(1)})
     origin = structs.replace(two.newer.origin, others={"b": part})
@@ -329,7 +329,7 @@ def test_another_installations_shard_is_refused(kept: Kept, two: Two) -> None:
 
 
 def test_parts_of_two_moments_are_not_restored(kept: Kept, two: Two, tmp_path: Path) -> None:
-    """Not even by who holds all root keys: a tenant would be in no shard, and nothing is left."""
+    """Parts of two moments are refused even with all root keys: a tenant would be in no shard."""
     origin = structs.replace(two.newer.origin, others=two.older.origin.others)
     messages = mixed(two, two.older, {"keys-b"}, {})
     mixture = kept.read(written(kept, origin, messages, two.newer.sealers))
@@ -343,7 +343,7 @@ def test_parts_of_two_moments_are_not_restored(kept: Kept, two: Two, tmp_path: P
 
 
 def _swapped(two: Two) -> tuple[Origin, Iterator[Message]]:
-    """Return what the newer backup would be with both databases in each other's place."""
+    """Return the newer backup with its two databases swapped."""
     return two.newer.origin, FORGERIES["parts in each other's place"](two)
 
 
@@ -354,11 +354,10 @@ def _swapped(two: Two) -> tuple[Origin, Iterator[Message]]:
 def test_no_backup_has_a_tenant_twice_or_not_at_all(
     two_shards: TwoShards, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between any two steps of a move there is none, and each mixture of moments is found.
+    """No backup between two steps of a move is inconsistent, and each mixture of moments is found.
 
-    The databases are copied before each step of two moves, there and back. Of all the ways in
-    which a backup could have met them, those that are taken have the tenant's keys in one shard,
-    that of the accounts.
+    The databases are copied before each step of a move there and back. Of all possible backups, the
+    accepted ones have the tenant's keys in one shard, the one in the accounts.
     """
     monkeypatch.setattr(backups, "TRIES", 1)
     if two_shards.is_on_server:
@@ -413,7 +412,7 @@ DATABASES = ("gateway/accounts.sqlite3", "keyservice/keys.sqlite3", "keyservice-
 
 
 async def outcomes_of(moments: Sequence[Path], tenant: Caller) -> list[tuple[bool, bool]]:
-    """Return for each choice of moments whether a backup is taken, and whether it is whole.
+    """Return for each choice of moments whether a backup is accepted, and whether it is complete.
 
     The accounts are read before the keys.
     """
@@ -448,7 +447,7 @@ def has_keys(connection: sa.Connection, tenant: Caller) -> bool:
 
 
 def placement(connection: sa.Connection, tenant: Caller) -> str:
-    """Return where the accounts have the tenant."""
+    """Return the tenant's shard in the accounts."""
     query = sa.text("SELECT shard FROM tenants WHERE id = :id")
     found = connection.execute(query, {"id": UUID(tenant.tenant_id).hex}).scalar_one()
     return str(found)

@@ -1,4 +1,4 @@
-"""A tenant's move while one of the two key services can write nothing."""
+"""A tenant's move while one of the two key services cannot write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def full_disk(two_shards: TwoShards, shard: str) -> Iterator[None]:
-    """Let a key service's files grow no more, which to it is a full disk."""
+    """Limit a key service's file sizes, like a full disk."""
     pid = two_shards.services[shard].pid
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     try:
@@ -31,7 +31,7 @@ def full_disk(two_shards: TwoShards, shard: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("full", [pytest.param("default", marks=pytest.mark.campaign), "b"])
 def test_a_move_that_finds_a_full_disk(two_shards: TwoShards, full: str) -> None:
-    """The command says that it is not done; with room again the tenant arrives, whole, in one shard."""
+    """The command reports that it is not done; with space again the tenant arrives in one shard."""
     if two_shards.is_on_server:
         pytest.skip("the server's disk is not the key service's")
     tenant = two_shards.new_tenant("default")

@@ -1,4 +1,4 @@
-"""A shard is removed: nothing that is needed goes, and its log stays."""
+"""A shard is removed: nothing that is needed is lost, and its log stays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_a_shard_is_removed(two_shards: TwoShards) -> None:
-    """Refused while anything needs it; then its tenants go on, and its log opens and is complete."""
+    """Refused while it is needed; then its tenants work elsewhere, and its log is complete."""
     tenant = two_shards.new_tenant("b")
     encrypted = use(tenant)
     settings = two_shards.layout.gateway_settings.read_text()

@@ -1,4 +1,4 @@
-"""Tenants move between two shards by pqkeepd's commands, under load and however often interrupted."""
+"""Tenants move between two shards by pqkeepd's commands, under load and with interruptions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def quiet(_: str) -> None:
 
 
 def moves(two_shards: TwoShards) -> ShardMoves:
-    """Return what the commands use."""
+    """Return the environment of the commands."""
     return ShardMoves(two_shards.layout, quiet)
 
 
@@ -66,13 +66,13 @@ def pqkeepd(two_shards: TwoShards, *words: str) -> subprocess.CompletedProcess[s
 
 
 def shard_of(two_shards: TwoShards, caller: Caller) -> str:
-    """Return the shard of the log that the tenant sees."""
+    """Return the shard of the tenant's log."""
     log = log_of(caller)
     return next(name for name in OTHER if log_of(two_shards.operator, shard=name) == log)
 
 
 class Load:
-    """Encrypts and decrypts for a tenant, until it ends."""
+    """Encrypts and decrypts for a tenant, until stopped."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -100,7 +100,7 @@ class Load:
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path, count: int) -> None:
-    """Every ciphertext opens, nothing is answered but results and 503, and both logs verify."""
+    """Every ciphertext opens, responses are only results and 503, and both logs verify."""
     tenants = [two_shards.new_tenant(name) for name in OTHER for _ in range(count)]
     for tenant in tenants:
         use(tenant)
@@ -126,7 +126,7 @@ def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path, count: i
 
 
 def until_served(two_shards: TwoShards, tenant: Caller) -> None:
-    """Return when a tenant is served."""
+    """Wait until a tenant is served."""
     two_shards.until(lambda: _serves(tenant))
 
 
@@ -142,7 +142,7 @@ def _serves(tenant: Caller) -> bool:
 def test_an_interrupted_move_is_continued(
     two_shards: TwoShards, stopped_before: tuple[int, ...]
 ) -> None:
-    """Killed before any step, with both key services: run again, the tenant is whole, in one shard."""
+    """After a kill before any step, a second run leaves the complete tenant in one shard."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     here = "default"
@@ -176,7 +176,7 @@ def test_an_interrupted_move_is_continued(
 
 @pytest.mark.threat("compromised-gateway")
 def test_keys_that_a_gateway_made_elsewhere_stop_no_service(two_shards: TwoShards) -> None:
-    """A tenant is not taken out of service for a shard that has keys of it which did not arrive."""
+    """A tenant stays in service if the target shard has foreign keys of it."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     asyncio.run(make_key_in_b(two_shards, tenant_of(tenant)))
@@ -188,7 +188,7 @@ def test_keys_that_a_gateway_made_elsewhere_stop_no_service(two_shards: TwoShard
 
 
 async def make_key_in_b(two_shards: TwoShards, tenant: TenantId) -> None:
-    """Do what a gateway that was taken over can do for a tenant of another shard."""
+    """Make a key of a tenant in another shard, as a compromised gateway could."""
     socket = two_shards.layout.run / "keyservice-b.sock"
     client = KeyClient(UnixSocket(str(socket)), shard="b")
     connected = asyncio.create_task(client.run())
@@ -203,7 +203,7 @@ async def make_key_in_b(two_shards: TwoShards, tenant: TenantId) -> None:
 
 @pytest.mark.threat("concurrent-moves")
 def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:
-    """A second one is refused at once and changes nothing; so is one that was overtaken."""
+    """A second command is refused at once and changes nothing; so is an overtaken one."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     refusals: list[str] = []
@@ -226,7 +226,7 @@ def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:
 
 @pytest.mark.threat("concurrent-moves")
 def test_a_move_that_was_overtaken_says_so(two_shards: TwoShards) -> None:
-    """Where the accounts database says something else meanwhile, the command does not say "done"."""
+    """If the accounts database changes meanwhile, the command does not print "done"."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
 
@@ -248,7 +248,7 @@ def test_a_move_that_was_overtaken_says_so(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
-    """Refused before it left, it is served again where it was; on its way, it goes nowhere else."""
+    """Before it leaves, a refused tenant is served again; on its way, it goes nowhere else."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     with pytest.raises(ShardError, match="keyservice-c"):
@@ -268,7 +268,7 @@ def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_the_commands(two_shards: TwoShards) -> None:
-    """They list shards, move a tenant, and say what is wrong in one line."""
+    """They list shards, move a tenant, and report errors in one line."""
     tenant = two_shards.new_tenant("b")
     encrypted = use(tenant)
     moved = pqkeepd(two_shards, "shard", "move", tenant.tenant_id, "--to", "default")
@@ -286,7 +286,7 @@ def test_the_commands(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_shard_is_drained(two_shards: TwoShards) -> None:
-    """Its tenants are elsewhere, not in one that never ran; so are new ones, until it is cancelled."""
+    """Its tenants and new ones go to running shards, until the drain is cancelled."""
     tenants = [two_shards.new_tenant("b") for _ in range(2)]
     encrypted = [use(tenant) for tenant in tenants]
     settings = two_shards.layout.gateway_settings.read_text()
@@ -310,7 +310,7 @@ def test_a_shard_is_drained(two_shards: TwoShards) -> None:
 
 
 def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
-    """The tenant comes back if its bundle was never read, or the other shard says it has it not."""
+    """The tenant returns if its bundle was never read, or the other shard confirms that it lacks it."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
 
@@ -341,7 +341,7 @@ def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
 
 
 def test_a_move_that_the_other_shard_renounced_does_not_go_on(two_shards: TwoShards) -> None:
-    """Where a cancellation was killed after that, the command that moves says to cancel."""
+    """After a killed cancellation at this point, the move command says to cancel."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     steps: list[str] = []
@@ -365,7 +365,7 @@ def test_a_move_that_the_other_shard_renounced_does_not_go_on(two_shards: TwoSha
 
 
 def test_the_transfer_key_changes_while_nobody_moves(two_shards: TwoShards) -> None:
-    """Refused during a move; otherwise all shards get the same new one, and tenants move under it."""
+    """Refused during a move; otherwise all shards get the same new key, and moves use it."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     files = [path.parent / "transfer.key" for path in two_shards.settings.values()]
@@ -414,14 +414,14 @@ def test_no_tenant_leaves_under_a_key_that_one_shard_lacks(two_shards: TwoShards
 
 
 def read_bundle(two_shards: TwoShards, tenant: TenantId) -> None:
-    """Read the first part of a tenant's bundle, as a command does that is killed then."""
+    """Read the first part of a tenant's bundle, like a command that is then killed."""
     socket = two_shards.layout.operator_socket
     exported = take_step(socket, ExportTenant(tenant=tenant, target="b"), ExportedTenant)
     take_step(socket, ReadBundle(tenant=tenant, sha256=exported.sha256, part=0), BundlePart)
 
 
 def moved_there_and_back(two_shards: TwoShards) -> tuple[Caller, list[dict[str, Any]]]:
-    """Return a tenant that was moved twice, and its records before."""
+    """Return a tenant that moved there and back, and its records before."""
     tenant = two_shards.new_tenant("default")
     use(tenant)
     before = tenant.get("/audit/records", limit="200")["records"]
@@ -433,7 +433,7 @@ def moved_there_and_back(two_shards: TwoShards) -> tuple[Caller, list[dict[str, 
 
 
 def pages_of(caller: Caller, **query: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return a caller's records, page by page, each with its log."""
+    """Return a caller's records by page, each with its log."""
     place = "before" if query.get("order") == "desc" else "after"
     found: list[tuple[str, dict[str, Any]]] = []
     while True:
@@ -447,7 +447,7 @@ def pages_of(caller: Caller, **query: str) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.timeout(300)
 def test_a_moved_tenants_records_are_one_list(two_shards: TwoShards, tmp_path: Path) -> None:
-    """Records, search, proofs, keys and exports are of all logs that have the tenant's records."""
+    """Records, search, proofs, keys and exports cover all logs with the tenant's records."""
     tenant, before = moved_there_and_back(two_shards)
     logs = [log_of(two_shards.operator, shard=name) for name in ("default", "b")]
     keys = tenant.get("/audit/keys")
@@ -509,7 +509,7 @@ def test_a_moved_tenants_records_are_one_list(two_shards: TwoShards, tmp_path: P
 
 
 def test_a_moved_tenants_usage_is_counted_once(two_shards: TwoShards) -> None:
-    """What was used of the month, and of each operation, is the same before and after moves."""
+    """The used quota and the count of each operation are the same before and after moves."""
     tenant = two_shards.new_tenant("default")
     use(tenant)
     for target in ("b", "default"):

@@ -1,4 +1,4 @@
-"""Tenants in two shards: each has its keys, its records and its outages in its own."""
+"""Tenants in two shards: each has its keys, records and outages in its own shard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RETRY = "Retry-After"
 
 
 def use(caller: Caller) -> dict[str, Any]:
-    """Make keys, encrypt and sign; return what decrypts it."""
+    """Make keys, encrypt and sign; return the decryption request."""
     for algorithm in ("Kyber768", "Dilithium3"):
         made = caller.ask("POST", "/kms/keys/generate", {"algorithm": algorithm, "if_absent": True})
         assert made.status_code in {200, 201}, made.text
@@ -38,12 +38,12 @@ def use(caller: Caller) -> dict[str, Any]:
 
 
 def is_readable(caller: Caller, encrypted: dict[str, Any]) -> bool:
-    """Return whether it decrypts."""
+    """Return True if it decrypts."""
     return bool(caller.post("/kem/decrypt", encrypted)["plaintext"] == SECRET)
 
 
 def log_of(caller: Caller, **query: str) -> str:
-    """Return the id of the log that somebody sees."""
+    """Return the id of a caller's log."""
     return str(caller.get("/audit/keys", **query)["log_id"])
 
 
@@ -69,7 +69,7 @@ def test_each_tenant_has_its_keys_and_records_in_its_shard(two_shards: TwoShards
 
 
 def test_an_export_is_of_one_log(two_shards: TwoShards) -> None:
-    """A tenant's export and the operator's of that shard have that log's id and its checkpoints."""
+    """The exports of a tenant and of its shard have that log's id and checkpoints."""
     tenant = two_shards.new_tenant("b")
     use(tenant)
     for caller, query in ((tenant, {}), (two_shards.operator, {"shard": "b"})):
@@ -81,7 +81,7 @@ def test_an_export_is_of_one_log(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_shard_that_is_none_is_refused(two_shards: TwoShards) -> None:
-    """An unknown shard is 400, a malformed one 422, and a tenant may name none at all."""
+    """An unknown shard is 400, a malformed one 422, and a tenant may not name any."""
     operator = two_shards.operator
     tenant = two_shards.new_tenant()
     for caller, shard, status in ((operator, "c", 400), (operator, "B", 422), (tenant, "b", 403)):
@@ -113,7 +113,7 @@ def test_new_tenants_are_spread(two_shards: TwoShards) -> None:
 def test_one_shard_gone_is_its_own_tenants_loss(
     two_shards: TwoShards, gone: str, other: str
 ) -> None:
-    """Tenants of a shard that is gone get 503; all others go on, and it is named."""
+    """Tenants of a stopped shard get 503; others work, and the shard is named."""
     lost, spared = two_shards.new_tenant(gone), two_shards.new_tenant(other)
     before = use(lost), use(spared)
     with two_shards.without(gone):
@@ -160,7 +160,7 @@ def test_another_database_is_not_the_shard_s(two_shards: TwoShards) -> None:
 
 
 def said(two_shards: TwoShards) -> str:
-    """Return what the gateway has written."""
+    """Return the gateway's output."""
     return two_shards.output.read_text()
 
 
@@ -176,7 +176,7 @@ def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
-    """The root key of one shard is replaced while both serve; every key of both still opens."""
+    """One shard's root key is replaced while both serve; every key of both still opens."""
     tenants = [two_shards.new_tenant(shard) for shard in ("default", "b")]
     encrypted = [use(tenant) for tenant in tenants]
     layout = Layout(two_shards.layout.directory, "b")
@@ -189,7 +189,7 @@ def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
-    """Each number of a key service has its shard, and no number is there twice."""
+    """Each number of a key service has its shard as label, and no number is duplicated."""
     text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False, timeout=60).text
     lines = [line for line in text.splitlines() if line.startswith("pqkeep_audit_log_records{")]
     assert {line.partition("}")[0].partition("{")[2] for line in lines} == {
@@ -200,7 +200,7 @@ def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_an_operator_looks_at_each_shard(two_shards: TwoShards) -> None:
-    """The operator's pages show the shards, and link to the records and proofs of each log."""
+    """The operator's pages show the shards, with links to each log's records and proofs."""
     use(two_shards.new_tenant("b"))
     operator = two_shards.caller(None)
     operator.post("/auth/operator", {"operator_key": two_shards.operator_key})

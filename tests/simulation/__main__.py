@@ -1,7 +1,7 @@
-"""Simulates an installation again and again, each time as a seed decides.
+"""Simulates an installation repeatedly, each time from a seed.
 
 ``python -m tests.simulation --seeds 10000``, or ``make simulate ARGS="--seeds 10000"``. Exit status
-1: an invariant does not hold with some seed; ``--seed`` runs that one again, with its trace.
+1: an invariant is violated for some seed; ``--seed`` repeats it with its trace.
 """
 
 import argparse
@@ -21,11 +21,11 @@ SHOWN = 60
 """Lines of a trace."""
 EVERY = 500
 AT_ONCE = 10
-"""Seeds that a process gets."""
+"""Seeds for each process at a time."""
 
 
 def main() -> int:
-    """Run seeds and print what was found."""
+    """Run seeds and print the result."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -58,7 +58,7 @@ def main() -> int:
 def _reports(
     kind: type[Simulation], seeds: Sequence[int], processes: int
 ) -> Iterator[Iterator[tuple[Report, float]]]:
-    """Yield the reports, in the order of the seeds, each with the seconds of CPU that it took."""
+    """Yield the reports in the order of the seeds, each with its seconds of CPU time."""
     gc.freeze()
     timed = partial(_timed, kind)
     if processes == 1:

@@ -1,6 +1,6 @@
-"""Choices that a seed decides: a stream of numbers for each purpose.
+"""Random choices from a seed, with a stream for each purpose.
 
-One stream for each purpose keeps what one part draws from changing what another one gets.
+With separate streams, one part's draws do not change another part's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Choices:
         """Return a number from 0 to before 1."""
 
     def happens(self, probability: float) -> bool:
-        """Return whether something does that has a probability."""
+        """Return True with a probability."""
         return self.fraction() < probability
 
     def below(self, count: int) -> int:
@@ -29,11 +29,11 @@ class Choices:
         return int(self.fraction() * count)
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """Return one of several."""
+        """Return one of several values."""
         return choices[self.below(len(choices))]
 
     def weighted(self, choices: Sequence[tuple[T, int]]) -> T:
-        """Return one of several, each as often as its weight says."""
+        """Return one of several values, with the probabilities of their weights."""
         drawn = self.below(sum(weight for _, weight in choices))
         for choice, weight in choices:
             drawn -= weight
@@ -42,5 +42,5 @@ class Choices:
         raise AssertionError
 
     def delay(self, shortest: float, longest: float) -> float:
-        """Return seconds between two, more often few than many."""
+        """Return seconds between two limits; small values are more frequent."""
         return shortest + (longest - shortest) * self.fraction() ** 3

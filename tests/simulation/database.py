@@ -1,10 +1,10 @@
-"""A database server, with sessions that are lost, as ``storage/fenced_database.py`` needs one.
+"""A database server with unreliable sessions, for ``storage/fenced_database.py``.
 
-The server runs the real SQL on a real SQLite file. Its lock belongs to one session; where the
-session ends, so do its transaction and its lock. Whoever waits for the lock ends a session that has
-not been heard of for some time. A transaction begins only in the newest epoch.
+The server runs the real SQL on a real SQLite file. One session has its lock. The end of a session
+ends its transaction and its lock. A process that waits for the lock ends a session that has been
+silent for some time. A transaction begins only with the newest fencing token.
 
-The key service's side is the product's own: ``FencedDatabase`` with its state machine.
+The key service's side is the product's own ``FencedDatabase`` with its state machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDLE_IN_TRANSACTION_SECONDS = 10.0
 
 
 class _Opened:
-    """Which file the one engine connects to: one engine keeps the statements that it has compiled."""
+    """The file of the only engine, which keeps its compiled statements."""
 
     file = Path()
 
@@ -55,7 +55,7 @@ _ENGINE = sa.create_engine(
 
 
 class LostError(Exception):
-    """The session is over."""
+    """The session has ended."""
 
 
 class Session:
@@ -68,13 +68,13 @@ class Session:
         self.commits = 0
         """The number of its last commit."""
         self.changes = 0
-        """How many rows its connection had changed before its transaction."""
+        """The changed rows of its connection before its transaction."""
         self.held_until = 0.0
-        """Until when no other may end it."""
+        """The time until which other sessions may not end it."""
         self.is_over = False
-        """For the server, which has rolled its transaction back then."""
+        """True for the server after it has rolled the transaction back."""
         self.is_closed = False
-        """For the client, which gets no answer any more."""
+        """True for the client, which gets no more responses."""
         self._on_end: Callable[[], None] = lambda: None
         self.connection = server.connection()
         self.timer: asyncio.Handle = server.loop.call_soon(lambda: None)
@@ -83,7 +83,7 @@ class Session:
         self._waiting: asyncio.Future[Any] | None = None
 
     async def ask(self, do: Callable[[], Answer]) -> Answer:
-        """Have the server do something, and wait until it says what. Raises what it raises."""
+        """Run a function in the server, and wait for its result. Raises its exceptions."""
         if self.is_closed:
             raise LostError
         loop, choices = self.server.loop, self.server.choices
@@ -152,7 +152,7 @@ class Session:
         self.terminate()
 
     def terminate(self) -> None:
-        """Leave, from the client: the server notices after what is on its way there."""
+        """End the session from the client. The server first gets earlier messages."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -169,7 +169,7 @@ class Session:
         return self.is_closed
 
     def notice(self) -> None:
-        """Learn, in the client's process, that the server has ended the session."""
+        """Learn in the client's process that the server has ended the session."""
         if not self.is_closed:
             self.is_closed = True
             if self._waiting is not None and not self._waiting.done():
@@ -193,23 +193,23 @@ class Server:
         self.sessions: list[Session] = []
         self.down_until = 0.0
         self.refused_until: dict[Process, float] = {}
-        """Until when a process gets no session: it is cut off."""
+        """The time until which an isolated process gets no session."""
         self.slow_until = 0.0
         self.slow_seconds = 0.0
         self.fails_commits = 0.0
-        """How likely a session ends with its commit, before or after it."""
+        """The probability that a session ends with its commit, before or after it."""
         self.locked: Callable[[], None] = lambda: None
         self.committed: Callable[[Session, bool], None] = lambda *_: None
         """Called with each commit, and whether it changed a row."""
         self.commits = 0
         self.known_commits = 0
-        """How many of them no key service can be unaware of."""
+        """The number of commits that each key service must know of."""
         self._file = file
         self._count = 0
         self._idle: list[sa.Connection] = []
         self.reader = self.connection()
         self.looker = driver_of(self.reader)
-        """For who looks at what is committed."""
+        """A connection for reading committed rows."""
 
     def connection(self) -> sa.Connection:
         """Return an unused connection to the file."""
@@ -219,7 +219,7 @@ class Server:
         return _ENGINE.connect()
 
     def delay(self) -> float:
-        """Return how long a message is on its way here."""
+        """Return the delay of a message."""
         seconds = self.choices.delay(0.00005, 0.001)
         return seconds + (self.slow_seconds if self.loop.time() < self.slow_until else 0.0)
 
@@ -233,7 +233,7 @@ class Server:
         return session
 
     def lock(self, session: Session) -> bool:
-        """Give the lock to a session that asks for it, if it is free; return whether it was."""
+        """Give the lock to a session if it is free. Return True if it was."""
         if self.holder is not None and not self.holder.is_over:
             return False
         self.holder = session
@@ -242,7 +242,7 @@ class Server:
         return True
 
     def end_silent_holder(self) -> bool:
-        """End the session that has the lock, if its time is over; return whether it was."""
+        """End the session with the lock, if its time is over. Return True if it was."""
         holder = self.holder
         if holder is None or holder.is_over or holder.held_until >= self.loop.time():
             return False
@@ -251,7 +251,7 @@ class Server:
         return True
 
     def begin_epoch(self, session: Session, seconds: float, *, has_waited: bool) -> Epoch:
-        """Begin an epoch for a session that must not be ended for some seconds."""
+        """Issue a fencing token to a session, which other sessions must not end for some seconds."""
         driver = self._driver(session)
         driver.execute(
             "UPDATE service_epoch SET epoch = epoch + 1, takeovers = takeovers + ?", [has_waited]
@@ -280,7 +280,7 @@ class Server:
             self.end(session)
 
     def insert(self, session: Session, epoch: int, rows: Rows) -> None:
-        """Insert rows in a transaction of their own, in the newest epoch."""
+        """Insert rows in a separate transaction, with the newest fencing token."""
         self.begin(session, epoch, renews=False)
         driver = self._driver(session)
         try:
@@ -312,18 +312,21 @@ class Server:
         )
 
     def kill(self, process: Process) -> None:
-        """Notice that a process is no more, after what it has sent."""
+        """Notice a process's death, after its last messages."""
         for session in [each for each in self.sessions if each.process is process]:
             session.terminate()
 
     def restart(self, seconds: float) -> None:
-        """Go down for so long."""
+        """Stop for some seconds."""
         self.down_until = self.loop.time() + seconds
         for session in tuple(self.sessions):
             self.end(session)
 
     def begin(self, session: Session, epoch: int, *, renews: bool) -> None:
-        """Begin a transaction in the newest epoch; a session that leaves it open too long is ended."""
+        """Begin a transaction with the newest fencing token.
+
+        A session that leaves it open too long is ended.
+        """
         driver = self._driver(session)
         driver.execute("BEGIN IMMEDIATE")
         if not self.is_newest(session, epoch):
@@ -337,7 +340,7 @@ class Server:
         )
 
     def is_newest(self, session: Session, epoch: int) -> bool:
-        """Return whether an epoch is the newest."""
+        """Return True if a fencing token is the newest."""
         (newest,) = self._driver(session).execute("SELECT epoch FROM service_epoch").fetchone()
         return bool(newest == epoch)
 
@@ -361,7 +364,7 @@ class Server:
 
 
 def driver_of(connection: sa.Connection) -> sqlite3.Connection:
-    """Return what is below a connection."""
+    """Return the driver's connection below a connection."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
@@ -413,4 +416,4 @@ class SimulatedServer:
         return error if isinstance(error, ConfigError) else DatabaseUnavailableError()
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""

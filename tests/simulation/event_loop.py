@@ -1,8 +1,8 @@
-"""An event loop with a virtual clock, on which several processes run that can be paused and killed.
+"""An event loop with a virtual clock, for several processes that can be paused and killed.
 
-There is no I/O: when nothing is ready, the clock goes on to the next timer. Functions for threads
-run on the loop after a delay. Which of several timers comes first that are due at once is the
-seed's choice, and so are all delays; callbacks keep asyncio's order.
+There is no I/O: if nothing is ready, the clock moves to the next timer. Functions for threads run
+on the loop after a delay. The seed decides the order of simultaneous timers, and all delays.
+Callbacks keep asyncio's order.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 STEP_SECONDS = 20e-6
-"""The longest time that one round of callbacks takes."""
+"""The longest duration of one round of callbacks."""
 
 LATE = 0.15
-"""How often a function waits long for its thread."""
+"""The probability that a function waits long for its thread."""
 
 
 class Process:
-    """The process of the callbacks. While it is paused, callbacks wait and time goes on."""
+    """The process of the callbacks. While it is paused, callbacks wait and time passes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,17 +36,17 @@ class Process:
         self.is_killed = False
         self.kept: list[asyncio.Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
-        """All of them, so that none of a killed process is collected as garbage, and runs on."""
+        """All tasks, so that those of a killed process are not collected as garbage, and run on."""
         self.on_kill: Callable[[], None] = lambda: None
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
     def pause(self) -> None:
-        """Do what SIGSTOP does."""
+        """Act like SIGSTOP."""
         self.is_stopped = True
 
     def kill(self) -> None:
-        """Do what SIGKILL does; what is connected to it, others have to tell."""
+        """Act like SIGKILL. Others must tell its peers."""
         self.is_stopped = self.is_killed = True
         self.on_kill()
 
@@ -55,7 +55,7 @@ PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 
 
 class StalledError(Exception):
-    """Nothing is ready and no timer runs: every waiting task would wait forever."""
+    """Nothing is ready and no timer runs, so every waiting task would wait forever."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -69,7 +69,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self.network: Any = None
-        """What connections are made on; see network.py."""
+        """The network for connections; see network.py."""
 
     def time(self) -> float:
         return self._now
@@ -129,7 +129,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return done
 
     def resume(self, process: Process) -> None:
-        """Do what SIGCONT does."""
+        """Act like SIGCONT."""
         process.is_stopped = False
         self._soon.extend(process.kept)
         process.kept.clear()
@@ -145,7 +145,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return await self.network.connect(protocol_factory, path)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is left out when it is due."""
+        """Ignore it: the timer is skipped when it is due."""
 
     def _run_once(self) -> None:
         timers, soon = self._timers, self._soon

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: the seed decides, and which kinds there are in a run at all."""
+"""The faults of a run. The seed decides their kinds and times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.simulation.event_loop import Process, SimulatedLoop
 from tests.simulation.installation import Installation, KeyService, WallClock
 
 COMMIT_FAILURES = (0.0, 0.0, 0.02, 0.1)
-"""How likely a session is lost with a commit."""
+"""The probability that a session is lost with a commit."""
 
 
 class Faults:
-    """Does one harm after the other, until it is stopped, and then heals everything."""
+    """Causes one fault after the other until stopped, and then repairs everything."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Faults:
         server.fails_commits = self._choices.one_of(COMMIT_FAILURES)
 
     async def run(self) -> None:
-        """Do harm until cancelled."""
+        """Cause faults until cancelled."""
         while True:
             await asyncio.sleep(self._choices.delay(0.05, self._longest_pause))
             kind = self._choices.one_of(self._kinds)
@@ -44,7 +44,7 @@ class Faults:
             KINDS[kind](self)
 
     def heal(self) -> None:
-        """Undo what can be undone."""
+        """Repair all faults."""
         server = self._server
         server.fails_commits = server.down_until = server.slow_until = 0.0
         server.refused_until.clear()
@@ -60,7 +60,7 @@ class Faults:
             self._choices.one_of(open_).cut()
 
     def stall(self) -> None:
-        """Have nothing arrive on a connection for some time: a partition, or a slow reader."""
+        """Stall a connection for some time: a partition, or a slow reader."""
         open_ = [each for each in self._installation.network.connections if each.is_open]
         if open_:
             until = self._loop.time() + self._choices.delay(0.05, 12.0)
@@ -86,7 +86,7 @@ class Faults:
             self._loop.call_soon(service.stop.set, context=service.process.context.copy())
 
     def end_session(self) -> None:
-        """End the session that has the lock, and perhaps cut its process off."""
+        """End the session with the lock, and perhaps isolate its process."""
         holder = self._server.holder
         if holder is not None:
             if self._choices.happens(0.5):
@@ -99,12 +99,12 @@ class Faults:
         self._server.restart(self._choices.delay(0.05, 4.0))
 
     def slow_database(self) -> None:
-        """Have the database answer late, also later than anybody waits."""
+        """Delay the database's responses, sometimes beyond all timeouts."""
         self._server.slow_seconds = self._choices.delay(0.05, 7.0)
         self._server.slow_until = self._loop.time() + self._choices.delay(0.1, 3.0)
 
     def pass_days(self) -> None:
-        """Set the machine's clock some days on."""
+        """Move the machine's clock some days forward."""
         self._wall_clock.days += 1 + self._choices.below(12)
 
     def _service(self) -> KeyService | None:

@@ -1,4 +1,4 @@
-"""Gateways: the product's routing between shards, over an accounts database that is never away."""
+"""Gateways: the product's routing between shards, with an accounts database that never fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pqkeep_protocol.messages import Attribution, Request
 
 
 class Placements:
-    """Where tenants are, as the accounts database has it: each change is one transaction."""
+    """The tenants' shards in the accounts database. Each change is one transaction."""
 
     def __init__(self, placed: Mapping[TenantId, str], choices: Choices) -> None:
         self.at = {tenant: Placement(shard) for tenant, shard in placed.items()}
@@ -61,9 +61,9 @@ class Placements:
 
 
 class Gateway:
-    """A gateway's process, of which only the way to the key services is simulated.
+    """A gateway's process, of which only the routing to key services is simulated.
 
-    What it remembers of placements it gives up only when a shard refuses, as admission does.
+    It forgets a remembered placement only after a shard's refusal, like admission.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Gateway:
         self._shards = Shards(services, placements, self._departures)
 
     async def execute(self, request: Request[Any], attribution: Attribution) -> Any:
-        """Have the key service of the request's tenant carry it out. Raises KeyServiceError."""
+        """Execute a request in its tenant's key service. Raises KeyServiceError."""
         tenant, placement = request.tenant, None
         if tenant != INSTALLATION:
             placement = self._remembered[tenant]

@@ -1,7 +1,7 @@
-"""What is committed, as the server sees it: checked after each commit, and asked about by answers.
+"""The commits as the server sees them. They are checked at once, and compared with responses.
 
-The log is read by its own description, as in tests/crash_recovery: text, leaves and tree are made
-again here, and doing again what the records say has to give the keys that there are.
+The log is read from its documentation only, as in tests/crash_recovery: text, leaves and tree are
+computed here, and a replay of the records must give the present keys.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KeyName(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What the table says of one version."""
+    """A version in the table."""
 
     status: str
     disabled_from: str | None
@@ -55,12 +55,12 @@ class Version(NamedTuple):
 
     @property
     def lasting(self) -> str:
-        """The status; of a disabled version, its status before."""
+        """The status; for a disabled version the status before."""
         return self.disabled_from or self.status
 
     @property
     def is_readable(self) -> bool:
-        """Whether it decrypts and verifies."""
+        """True if it decrypts and verifies."""
         return self.status in ("active", "retired") and self.archive_at_us is None
 
 
@@ -69,7 +69,7 @@ Versions = tuple[Version, ...]
 
 
 class FindingError(Exception):
-    """An invariant does not hold."""
+    """An invariant is violated."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -77,32 +77,32 @@ class FindingError(Exception):
 
 
 class Whereabouts:
-    """The tenants' shards by all logs, and the keys of tenants that are in no shard."""
+    """The tenants' shards by all logs, and the keys of tenants between shards."""
 
     def __init__(self, placed: Mapping[TenantId, str]) -> None:
         self._shards: dict[str, str | None] = {str(each): name for each, name in placed.items()}
-        """By tenant; None while it is on its way."""
+        """By tenant. None while it moves."""
         self._left: dict[str, dict[KeyName, Versions]] = {}
         """By the digest of the bundle."""
         self._tenants: dict[str, set[str]] = {}
-        """That have keys, by shard."""
+        """The tenants with keys, by shard."""
 
     def leave(self, shard: str, record: Any, keys: dict[KeyName, Versions]) -> None:
-        """Take a tenant's keys away. Raises FindingError."""
+        """Remove a tenant's keys. Raises FindingError."""
         self._require(shard, record)
         self._shards[record.tenant_id] = None
         names = [name for name in keys if name.tenant == record.tenant_id]
         self._left[record.request_id] = {name: keys.pop(name) for name in names}
 
     def arrive(self, shard: str, record: Any, keys: dict[KeyName, Versions]) -> None:
-        """Add what left with the same bundle. Raises FindingError."""
+        """Add the keys that left with the same bundle. Raises FindingError."""
         if record.request_id not in self._left or self._shards[record.tenant_id] is not None:
             raise FindingError("one shard", f"{record.tenant_id} arrives in {shard} again")
         self._shards[record.tenant_id] = shard
         keys.update(self._left.pop(record.request_id))
 
     def check_record(self, shard: str, record: Any) -> None:
-        """Check that something was done where the tenant is. Raises FindingError."""
+        """Check that a record is in its tenant's shard. Raises FindingError."""
         is_of_move = record.operation in MOVE_OPERATIONS or record.outcome == MOVED
         if record.event_id is None and not is_of_move:
             self._require(shard, record)
@@ -132,7 +132,7 @@ MOVE_OPERATIONS = frozenset(operation for operation, _ in MOVES)
 
 
 class History:
-    """Everything that was ever committed in a shard."""
+    """All commits of a shard."""
 
     def __init__(self, server: Server, whereabouts: Whereabouts, shard: str) -> None:
         self._reader = server.looker
@@ -143,15 +143,15 @@ class History:
         self.commit_of: list[int] = []
         """The number of the commit of each record."""
         self.by_request: defaultdict[str, list[int]] = defaultdict(list)
-        """Places of records, by request id."""
+        """Positions of records, by request id."""
         self.numbers: Counter[str] = Counter()
-        """How many records each tenant has."""
+        """The number of each tenant's records."""
         self._tree: list[tuple[int, bytes]] = []
         self._roots: dict[int, bytes] = {}
         self._signed = 0
         self.keys: dict[KeyName, Versions] = {}
         self.states: defaultdict[KeyName, list[tuple[int, Versions]]] = defaultdict(list)
-        """Each key's versions, with the commit since when they are so."""
+        """Each key's versions, with the commit of their state."""
 
     def committed(self, session: Session, *, has_changes: bool) -> None:
         """Check a commit. Raises FindingError."""
@@ -170,11 +170,11 @@ class History:
         return [self.records[place] for place in self.by_request.get(request_id, ())]
 
     def carried_out(self, request_id: str) -> list[Any]:
-        """Return the records of a request but for refusals because its tenant has left."""
+        """Return a request's records, without refusals because its tenant has left."""
         return [each for each in self.find(request_id) if each.outcome != MOVED]
 
     def states_between(self, name: KeyName, first: int, last: int) -> Iterable[Versions]:
-        """Yield what a key was between two commits, and at them."""
+        """Yield a key's states between two commits, inclusive."""
         found: list[tuple[int, Versions]] = [(0, ()), *self.states[name]]
         for place, (since, versions) in enumerate(found):
             until = found[place + 1][0] if place + 1 < len(found) else None
@@ -284,7 +284,7 @@ class History:
 
 
 def _seen(version: Version) -> tuple[object, ...]:
-    """Return of a version what the log decides."""
+    """Return the properties of a version that the log decides."""
     return version.status, version.disabled_from, version.archive_at_us is not None
 
 

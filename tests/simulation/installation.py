@@ -1,7 +1,7 @@
-"""Two key services, of which one has the database's lock, and two gateways: the product's own parts.
+"""Two key services with one database lock, and two gateways: the product's own parts.
 
-What is replaced is what would make a run differ from the next with the same seed, or take long: the
-wall clock, the length of a batch's slices, threads, worker processes, and the daily SLH-DSA signature.
+Replaced are parts that are not repeatable or slow: the clock, the length of a batch's slices,
+threads, worker processes, and the daily SLH-DSA signature.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ PATHS: Paths = ("a", "b")
 TRANSFER_KEY = TransferKey(Secret(bytearray(TRANSFER_KEY_SIZE)))
 SETTINGS = WorkerSettings("pqcrypto", None)
 MAX_FRAME = 128 * 1024
-"""Bytes; every connection has a buffer of this size, and the real one takes a millisecond."""
+"""Bytes of each connection's buffer. The real size takes a millisecond."""
 SIGNING_SECONDS = 3.0
-"""Between two checkpoints: they are a fifth of a run's cost otherwise."""
+"""Seconds between two checkpoints, which otherwise take a fifth of a run."""
 LOGGERS = ("pqkeep_keyservice", "pqkeep_gateway")
 DRAIN_SECONDS = 10.0
 BEGAN_US = 1_800_000_000_000_000
@@ -55,7 +55,7 @@ DAY_US = 24 * 3600 * 1_000_000
 
 @contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Replace an attribute for a while."""
+    """Replace an attribute for a block."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -65,31 +65,31 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 class NoWorkers(WorkerProcesses):
-    """No process: nothing here uses SLH-DSA."""
+    """No worker process, because nothing here uses SLH-DSA."""
 
     def __init__(self, settings: WorkerSettings, material: object) -> None:
         """Start nothing."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 class SimulatedThreads:
-    """The event loop in the place of threads."""
+    """The event loop in place of threads."""
 
     def __init__(self, name: str, count: int = 1) -> None:
         """Start nothing."""
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Return what a function returns, when the seed says that its thread has ended."""
+        """Return a function's result when the seed ends its thread."""
         return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 class WallClock:
-    """The machine's clock: the event loop's time, and the days that have passed by the way."""
+    """The machine's clock: the event loop's time plus the skipped days."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -102,7 +102,7 @@ class WallClock:
 
 @contextmanager
 def deterministic(wall_clock: WallClock) -> Iterator[None]:
-    """Replace what is not the seed's choice."""
+    """Replace all sources of chance except the seed."""
     with ExitStack() as stack:
         for owner, name, value in (
             (clock, "now_us", wall_clock.now_us),
@@ -125,7 +125,7 @@ def deterministic(wall_clock: WallClock) -> Iterator[None]:
 
 
 class SimulatedListener(Listener):
-    """A socket of the simulated network, to which everybody may connect."""
+    """A socket of the simulated network, open to all processes."""
 
     def bind(self) -> Any:
         return str(self.path)
@@ -135,7 +135,7 @@ class SimulatedListener(Listener):
 
 
 class AnyAddress:
-    """The address where a key service listens, usually the holder of the database's lock."""
+    """The address of a key service, usually of the database lock's holder."""
 
     def __init__(self, choices: Choices, database: DatabaseServer, paths: Paths) -> None:
         self._choices = choices
@@ -161,7 +161,7 @@ class AnyAddress:
 
 
 class KeyService:
-    """A key service's process: what ``process.serve`` does, without signals and settings."""
+    """A key service's process: like ``process.serve``, without signals and settings."""
 
     def __init__(
         self, path: str, number: int, loop: SimulatedLoop, database: DatabaseServer, shard: str
@@ -230,7 +230,7 @@ class KeyService:
         await database.close()
 
     async def _lock_is_got(self, database: FencedDatabase) -> None:
-        """Listen no sooner: a gateway here has one connection, and does not try the next."""
+        """Listen only now, because a gateway here has one connection and does not try others."""
         changed = asyncio.Event()
         database.writer.on_change(changed.set)
         if not database.writer.epoch:
@@ -238,12 +238,12 @@ class KeyService:
 
 
 def operator_path(path: str) -> str:
-    """Return where a key service answers the operator."""
+    """Return the path of a key service's operator socket."""
     return f"{path} operator"
 
 
 class Installation:
-    """A shard's processes, and who starts key services again."""
+    """A shard's processes, with a restart of ended key services."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Installation:
         database.locked = self._lead_to_the_holder
 
     def _lead_to_the_holder(self) -> None:
-        """Have gateways that are connected to another key service connect again."""
+        """Make gateways reconnect if they are connected to another key service."""
         holder = self._database.holder
 
         def cut() -> None:
@@ -289,7 +289,7 @@ class Installation:
         self._loop.call_later(self._choices.delay(0.0, 0.5), cut, context=self._database.context)
 
     async def supervise(self, path: str) -> None:
-        """Start a key service, again and again."""
+        """Restart a key service each time it ends."""
         while True:
             self._count += 1
             service = KeyService(path, self._count, self._loop, self._database, self._shard)

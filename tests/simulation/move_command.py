@@ -1,7 +1,7 @@
 """The operator's command that moves tenants, killed at any moment.
 
-It is the product's own (``pqkeepd shard move``, and with ``--cancel``); what it asks key services
-goes over the simulated sockets.
+It is the product's own (``pqkeepd shard move``, also with ``--cancel``), with simulated sockets to
+key services.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LONGEST_REST = 2.0
 """Between two commands, in seconds."""
 CANCEL = "--cancel"
 RECOVERY_SECONDS = 90.0
-"""After which a move ends, once nothing goes wrong any more."""
+"""Seconds until a move ends, once there are no more faults."""
 
 
 class SimulatedMoves(ShardMoves):
-    """The command, without data directory."""
+    """The command, without a data directory."""
 
     def __init__(self, placements: Placements, shards: Mapping[str, Shard]) -> None:
         self._placements = cast(SqlShards, placements)
@@ -61,7 +61,7 @@ class SimulatedMoves(ShardMoves):
 
 
 class Operator:
-    """Who runs the command, and asks key services."""
+    """Runs the command, and calls key services."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Operator:
     async def _command(
         self, tenant: TenantId, seconds: float | None, *, cancels: bool
     ) -> str | None:
-        """Return what the command says to the operator, if it does not succeed."""
+        """Return the command's message, if it fails."""
         source = self._placements.at[tenant].shard
         (target,) = self._shards.keys() - {source}
         words = (self._moves.cancel, tenant) if cancels else (self._moves.move, tenant, target)
@@ -130,7 +130,7 @@ class Operator:
     def ask(
         self, path: Path, request_id: str, request: AnyMoveRequest, kind: type[R], why_not: str
     ) -> R:
-        """Do what ``key_service_client._ask`` does, over the simulated network."""
+        """Act like ``key_service_client._ask``, over the simulated network."""
         seconds = key_service_client.seconds_for(request)
         attribution = Attribution(request_id, "operator", "", "")
         call = Call(1, int(seconds * 1000), attribution, request)
@@ -174,7 +174,7 @@ class Operator:
 
 
 def _serving(shard: Shard) -> str:
-    """Return where the key service listens that has the database's lock, if one has it."""
+    """Return the address of the key service with the database's lock, or None."""
     holder = shard.server.holder
     paths = shard.installation.paths
     return next(

@@ -1,7 +1,7 @@
-"""The product, broken on purpose: what is not found here would not be found where it is an accident.
+"""Deliberate bugs in the product, which the simulation must find.
 
-A mutation replaces something in memory while a simulation runs. Where two parts of the product
-prevent the same thing, both are replaced.
+A mutation replaces something in memory during a simulation. If two parts of the product prevent the
+same failure, both are replaced.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ _YEAR = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Mutation:
-    """Something that is broken."""
+    """A deliberate bug."""
 
     name: str
     found_by: frozenset[str]
-    """The invariants of which one has to show it."""
+    """The invariants of which one must fail."""
     attributes: Sequence[Attribute]
     seeds: int = 40
-    """How many of them suffice."""
+    """The number of seeds that suffice."""
     first: int = 0
-    """The seed that is tried first: one that showed it."""
+    """The seed to try first, because it found the bug before."""
     kind: type[running.Simulation] = running.Simulation
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Break it for a while."""
+        """Apply the bug for a block."""
         with ExitStack() as stack:
             for owner, name, value in self.attributes:
                 stack.enter_context(replaced(owner, name, value))

@@ -1,4 +1,4 @@
-"""Sockets between simulated processes: bytes arrive late, in other pieces, slowly, or not at all.
+"""Sockets between simulated processes: bytes arrive late, in other pieces, slowly, or never.
 
 Like TCP, they keep the order of bytes and deliver each byte once.
 """
@@ -20,7 +20,7 @@ LOW_WATER = 4 * 1024
 
 
 class Listening:
-    """What a server listens with."""
+    """A server's listening socket."""
 
     def __init__(self, network: Network, path: str) -> None:
         self._network = network
@@ -32,7 +32,7 @@ class Listening:
 
 
 class Network:
-    """Where processes listen and connect."""
+    """The addresses and connections of processes."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, tell: Callable[..., None]) -> None:
         self.loop = loop
@@ -43,7 +43,7 @@ class Network:
         loop.network = self
 
     def listen(self, new_protocol: Callable[[], asyncio.BufferedProtocol], path: str) -> Listening:
-        """Serve at a path, for the process that runs."""
+        """Listen at a path, for the running process."""
         process = PROCESS.get()
         assert process is not None
         self.servers[path] = process, new_protocol
@@ -52,7 +52,7 @@ class Network:
     async def connect(
         self, new_protocol: Callable[[], asyncio.BufferedProtocol], path: str
     ) -> tuple[asyncio.Transport, asyncio.BufferedProtocol]:
-        """Connect the process that runs. Raises OSError."""
+        """Connect the running process. Raises OSError."""
         client = PROCESS.get()
         choices = Choices(self._seed, f"connection {len(self.connections)}")
         await asyncio.sleep(choices.delay(0.0001, 0.005))
@@ -81,7 +81,7 @@ class Network:
 
 
 class Connection:
-    """Two ends, and what may go wrong between them."""
+    """Two ends, with possible faults between them."""
 
     def __init__(
         self, network: Network, number: int, choices: Choices, client: Process, server: Process
@@ -92,23 +92,23 @@ class Connection:
         self.server = server
         self.choices = choices
         self.slow_until = 0.0
-        """Until when nothing arrives."""
+        """The time until which nothing arrives."""
         near, far = End(self, client), End(self, server)
         near.other, far.other = far, near
         self.ends = near, far
 
     @property
     def is_open(self) -> bool:
-        """Whether both ends are open."""
+        """True if both ends are open."""
         return not any(end.is_lost or end.is_closing() for end in self.ends)
 
     def cut(self) -> None:
-        """Lose what is on the way; both ends notice, each in its time."""
+        """Lose all bytes on the way. Both ends notice after their own delay."""
         for end in self.ends:
             end.lose(ConnectionResetError("connection reset"), self.choices.delay(0.0, 0.01))
 
     def end_of(self, process: Process) -> None:
-        """One end's process is no more: the other end notices."""
+        """Tell the other end that one end's process has ended."""
         for end in self.ends:
             if end.process is process:
                 end.is_lost = True
@@ -116,7 +116,7 @@ class Connection:
 
 
 class End(asyncio.Transport):
-    """One end of a connection: a transport, as asyncio's protocols know them."""
+    """One end of a connection: a transport for asyncio's protocols."""
 
     other: End
 
@@ -129,11 +129,11 @@ class End(asyncio.Transport):
         self._is_closing = False
         self._protocol: asyncio.BufferedProtocol | None = None
         self._arrived: deque[bytes] = deque()
-        """What can be read; an empty one is the end."""
+        """Readable pieces. An empty one is the end."""
         self._is_reading = True
         self._read_is_planned = False
         self._unread = 0
-        """Bytes that were written, and that the other end has not read."""
+        """Written bytes that the other end has not read."""
         self._is_blocked = False
         self._newest_arrival = 0.0
 
@@ -184,7 +184,7 @@ class End(asyncio.Transport):
         self.other.lose(ConnectionResetError("connection reset"), 0.0)
 
     def lose(self, error: Exception, after: float) -> None:
-        """Have this end notice an error."""
+        """Make this end notice an error."""
         self._loop.call_later(after, self._soon, self._connection_lost, error, context=_outside)
 
     def _send(self, data: bytes) -> None:
@@ -209,7 +209,7 @@ class End(asyncio.Transport):
             self._soon(self._read)
 
     def _read(self) -> None:
-        """Read what has arrived, in the order of a real transport: one piece at a time."""
+        """Read arrived bytes like a real transport: one piece at a time."""
         self._read_is_planned = False
         if not self._is_reading or self.is_closing() or not self._arrived:
             return
@@ -244,7 +244,7 @@ class End(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def _soon(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Call something in this end's process."""
+        """Call a function in this end's process."""
         self._loop.call_soon(callback, *arguments, context=self.process.context.copy())
 
 

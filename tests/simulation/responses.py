@@ -11,7 +11,7 @@ from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.messages import Decrypted
 
 UNKNOWN = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.DEADLINE_EXCEEDED, ErrorKind.OVERLOADED})
-"""Errors after which the outcome is unknown: there may be a record, or none."""
+"""Errors with an unknown outcome: there may be a record or not."""
 NEVER = frozenset(
     {
         ErrorKind.INTERNAL,
@@ -24,32 +24,32 @@ NEVER = frozenset(
         ErrorKind.IDEMPOTENCY_KEY_REUSED,
     }
 )
-"""Nothing that is asked for here deserves these."""
+"""Errors that no request here deserves."""
 
 
 def is_unknown(response: object) -> bool:
-    """Return whether an answer leaves open what was done."""
+    """Return True if a response leaves the outcome open."""
     return isinstance(response, ErrorKind) and response in UNKNOWN
 
 
 def is_temporary(response: object) -> bool:
-    """Return whether another answer may follow when the same is asked for again."""
+    """Return True if a repetition may get another response."""
     return is_unknown(response) or response is ErrorKind.TENANT_MOVED
 
 
 def is_active(versions: Versions, version: int | None) -> bool:
-    """Return whether a version is the active one. With None: whether no version is active."""
+    """Return True if a version is active. With None: if no version is active."""
     active = len(versions) if versions and versions[-1].status == "active" else None
     return active == version
 
 
 def is_readable(versions: Versions, version: int | None) -> bool:
-    """Return whether a version decrypts and verifies."""
+    """Return True if a version decrypts and verifies."""
     return version is not None and version <= len(versions) and versions[version - 1].is_readable
 
 
 def has_current(versions: Versions) -> bool:
-    """Return whether a version is active, or would be if it were enabled."""
+    """Return True if a version is active, or would be if enabled."""
     return bool(versions) and versions[-1].lasting == "active"
 
 
@@ -66,13 +66,13 @@ def _is_missing(versions: Versions, version: int) -> bool:
 
 
 def require_plaintext(plaintext: bytes, response: object) -> None:
-    """Check what was decrypted, if anything was. Raises FindingError."""
+    """Check a decrypted plaintext, if there is one. Raises FindingError."""
     if isinstance(response, Decrypted) and response.plaintext != plaintext:
         raise FindingError("plaintexts", "a ciphertext decrypts to something else")
 
 
 Allowed = Callable[[Versions, Any], bool]
-"""Whether an outcome fits a key; the second argument is the version that was asked for or used."""
+"""Return True if an outcome fits a key. The second argument is the requested or used version."""
 
 _WRITES: Mapping[str, Allowed] = {
     "success": is_active,
@@ -117,10 +117,10 @@ def check(
     expected: Iterable[tuple[str, KeyName, int | None, str]],
     known_before: int,
 ) -> None:
-    """Check what was answered. Raises FindingError.
+    """Check a response. Raises FindingError.
 
-    Of each request: its operation, its key, the version that it asked for or got, and the outcome.
-    The commits that were known when it was asked for must have been seen by it.
+    It has the request's operation, key, version and outcome. The response must reflect all commits
+    that were known before the request.
     """
     expected = list(expected)
     places = history.by_request.get(request_id, [])

@@ -1,4 +1,4 @@
-"""One run: a seed decides everything, and the run is the same again with the same seed."""
+"""One run: the seed decides everything, so a run can be repeated."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ from pqkeep_protocol.messages import Batch, BatchResults, GetActiveKey, Item, Li
 
 CLIENTS = 4
 STEPS = 14
-"""What each of them does."""
+"""The number of steps of each."""
 LAST_SECONDS = 600.0
-"""After which a run has to be over."""
+"""Seconds within which a run must end."""
 RECOVERY_SECONDS = 90.0
-"""After which everything is answered again, once nothing goes wrong any more."""
+"""Seconds within which everything responds again, once there are no more faults."""
 LATER_DAYS = 40
-"""More than archiving is scheduled for."""
+"""More days than the archiving schedule needs."""
 SCHEDULE_SECONDS = 700.0
-"""More than twice the time after which a failed change of a key is retried."""
+"""More than twice the seconds before a failed change of a key is retried."""
 AT_ONCE = 100
 NEXT_SEED = 1 << 40
-"""Added to the seed for what each further shard draws."""
+"""Added to the seed for the draws of each further shard."""
 
 Line = tuple[object, ...]
 
 
 @dataclass
 class Report:
-    """What one run did."""
+    """The result of one run."""
 
     seed: int
     trace: list[Line] = field(default_factory=list)
@@ -106,7 +106,7 @@ def new_folder() -> Iterator[Path]:
 
 
 def run(seed: int, kind: type[Simulation] | None = None) -> Report:
-    """Simulate once, an installation with one shard or of another kind."""
+    """Simulate once: an installation with one shard, or of another class."""
     report = Report(seed)
     with new_folder() as folder:
         file = folder / "keys.sqlite3"
@@ -129,12 +129,12 @@ def run(seed: int, kind: type[Simulation] | None = None) -> Report:
 
 
 class Simulation:
-    """An installation, its clients, and what goes wrong."""
+    """An installation, its clients, and its faults."""
 
     paths: ClassVar[Mapping[str, Paths]] = {DEFAULT_SHARD: PATHS}
-    """Where key services listen, by shard."""
+    """The addresses of key services, by shard."""
     placed: ClassVar[Mapping[TenantId, str]] = dict.fromkeys(TENANTS, DEFAULT_SHARD)
-    """In which shard each tenant is at first."""
+    """The first shard of each tenant."""
 
     def __init__(
         self, seed: int, loop: SimulatedLoop, file: Path, wall_clock: WallClock, report: Report
@@ -190,7 +190,7 @@ class Simulation:
 
     @property
     def histories(self) -> Sequence[History]:
-        """What was committed, by shard."""
+        """The commits, by shard."""
         return [each.history for each in self.shards.values()]
 
     def tell(self, *said: object) -> None:
@@ -222,7 +222,7 @@ class Simulation:
                 task.result()
 
     def _start_troubles(self) -> list[asyncio.Task[None]]:
-        """Start what goes on until all clients have done their work."""
+        """Start the tasks that run until all clients are done."""
         return [asyncio.create_task(each.faults.run()) for each in self.shards.values()]
 
     async def _until(self, work: asyncio.Future[Any]) -> None:
@@ -236,7 +236,7 @@ class Simulation:
         work.result()
 
     async def _end(self) -> None:
-        """Check what has to be true in the end. Raises FindingError."""
+        """Check the final invariants. Raises FindingError."""
         for client in self._clients[:2]:
             await self._recovered(client)
         self._wall_clock.days += LATER_DAYS
@@ -288,7 +288,7 @@ class Simulation:
             await asyncio.sleep(5.0)
 
     def _check_once(self) -> None:
-        """Check that nothing was done twice, answered or not. Raises FindingError."""
+        """Check that nothing was done twice, with or without a response. Raises FindingError."""
         for request_id, count in self._acknowledged.asked.items():
             made = [len(each.carried_out(request_id)) for each in self.histories]
             if max(made) not in (0, count) or sum(map(bool, made)) > 1:
@@ -321,7 +321,7 @@ class Simulation:
         self.tell("commit", session.process.name, *said)
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Record an exception of a callback or of a task that nothing waits for."""
+        """Record an exception of a callback or of an abandoned task."""
         error = context.get("exception")
         if self._is_closing or self._problem.done() or error is None:
             return
@@ -332,7 +332,7 @@ class Simulation:
         self._problem.set_exception(error)
 
     def close(self) -> None:
-        """End all tasks, also those of processes that were killed, and close the file."""
+        """End all tasks, also those of killed processes, and close the file."""
         self._is_closing = True
         if self._problem.done():
             self._problem.exception()

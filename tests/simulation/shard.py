@@ -1,4 +1,4 @@
-"""A shard, as a simulation sees it."""
+"""A shard in a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The product, broken on purpose: the simulation finds it, by the invariant that it breaks."""
+"""Deliberate bugs in the product: the simulation finds each, by the violated invariant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.run import run
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_found(mutation: Mutation) -> None:
-    """One of the seeds fails, by an invariant that the mutation breaks."""
+    """One of the seeds violates an invariant of the mutation."""
     with mutation.applied():
         found = next(
             (

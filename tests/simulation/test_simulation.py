@@ -1,4 +1,4 @@
-"""Seeded simulations of the two processes: no invariant breaks, and a seed gives the same run again."""
+"""Seeded simulations of both processes: no invariant is violated, and runs can be repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_ONCE = 10
     ],
 )
 def test_no_invariant_breaks(first: int) -> None:
-    """Whatever is lost, late, paused or killed: every answer has its record and fits its key."""
+    """After any loss, delay, pause or kill, every response has its record and fits its key."""
     reports = [run(seed) for seed in range(first, first + AT_ONCE)]
     assert [report.finding for report in reports if report.finding] == []
     assert sum(report.responses for report in reports) > 20 * AT_ONCE
@@ -33,7 +33,7 @@ def test_no_invariant_breaks(first: int) -> None:
     ("first", "count"), [(0, 5), pytest.param(5, 60, marks=pytest.mark.campaign)]
 )
 def test_tenants_move_between_shards(first: int, count: int) -> None:
-    """Whatever is killed, the command too: a tenant's keys are in one shard, and all of them are."""
+    """After any kill, also of the command, a tenant's keys are complete and in one shard."""
     reports = [run(seed, TwoShards) for seed in range(first, first + count)]
     assert [report.finding for report in reports if report.finding] == []
     moved = sum("tenant-moved-in:completed" in line for each in reports for line in each.trace)
@@ -42,14 +42,14 @@ def test_tenants_move_between_shards(first: int, count: int) -> None:
 
 @pytest.mark.parametrize("seed", [29])
 def test_a_seed_gives_the_same_run_again(seed: int) -> None:
-    """Two runs with one seed have the same trace, and one with another seed has another."""
+    """Two runs with one seed have equal traces; another seed gives another trace."""
     first, again = run(seed), run(seed)
     assert first.trace == again.trace
     assert first.digest == again.digest != run(seed + 1).digest
 
 
 def test_another_process_gives_the_same_run_again() -> None:
-    """A seed's trace does not depend on the process: hashes of text and addresses differ there."""
+    """A seed's trace is the same in another process, with other hashes and addresses."""
     command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     found = re.search(r"trace (\w+)$", done.stdout.strip())
@@ -58,7 +58,7 @@ def test_another_process_gives_the_same_run_again() -> None:
 
 
 def test_several_processes_run_all_seeds() -> None:
-    """With ``--processes`` each seed is run once: the sums are those of one process."""
+    """With ``--processes`` each seed is run once: the sums equal those of one process."""
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "11", "--processes"]
     sums = {
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Two shards, and tenants that move from one to the other and back."""
+"""Two shards, and tenants that move between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pqkeep_server import key_service_client
 
 
 class TwoShards(Simulation):
-    """An installation with two shards, its clients, an operator, and what goes wrong."""
+    """An installation with two shards, its clients, an operator, and faults."""
 
     paths: ClassVar = {DEFAULT_SHARD: PATHS, "b": ("c", "d")}
     placed: ClassVar = dict(zip(TENANTS, paths, strict=True))

@@ -1,4 +1,4 @@
-"""What is asked for: clients of the gateways, each doing one thing after the other."""
+"""The requests: clients of the gateways, each with one after the other."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from pqkeep_protocol.messages import (
 TENANTS = tuple(TenantId(UUID(int=1 + number)) for number in range(2))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 TRIES = 6
-"""Of a request that may be sent again."""
+"""Attempts of a request that may be repeated."""
 
 
 class Secret(NamedTuple):
@@ -78,24 +78,24 @@ class Statement(NamedTuple):
 
 @dataclass
 class Acknowledged:
-    """What all clients know."""
+    """The shared knowledge of all clients."""
 
     secrets: list[Secret] = field(default_factory=list)
     statements: list[Statement] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
-    """How many records each request leaves, if it leaves any."""
+    """The number of records that each request leaves, if any."""
 
 
 def key_name(
     tenant: TenantId, algorithm: Algorithm | None, keyring: str = DEFAULT_KEYRING
 ) -> KeyName:
-    """Return how the history calls a key."""
+    """Return the history's name of a key."""
     return KeyName(str(tenant), keyring, str(algorithm))
 
 
 class Client:
-    """Somebody who asks a gateway."""
+    """A client of a gateway."""
 
     def __init__(
         self,
@@ -116,13 +116,13 @@ class Client:
         self._idempotency = 0
 
     async def work(self, steps: int) -> None:
-        """Do so many things. Raises FindingError."""
+        """Do a number of steps. Raises FindingError."""
         for _ in range(steps):
             await asyncio.sleep(self._choices.delay(0.0, 0.6))
             await self._choices.weighted(STEPS)(self)
 
     async def ask(self, request: Request[Any]) -> Any:
-        """Return the result, or the kind of refusal; both are checked. Raises FindingError."""
+        """Return the checked result, or the kind of refusal. Raises FindingError."""
         self._count += 1
         request_id = f"{self._name}.{self._count}"
         if isinstance(request, Batch) or hasattr(request, "operation"):
@@ -169,7 +169,7 @@ class Client:
         responses.check(self._shards[shard].history, request_id, expected, known[shard])
 
     async def repeat(self, request: Request[Any]) -> Any:
-        """Ask until there is an answer, or too often."""
+        """Repeat a request until there is a response, or too often."""
         response = await self.ask(request)
         for _ in range(TRIES):
             if not responses.is_temporary(response):
@@ -187,13 +187,13 @@ class Client:
         return self._choices.one_of((KEM, KEM, SIGNATURE))
 
     def version(self, tenant: TenantId, algorithm: Algorithm) -> KeyVersion:
-        """Return a version that there is, or the one after."""
+        """Return an existing version, or the next one."""
         name = key_name(tenant, algorithm)
         count = max(len(each.history.keys.get(name, ())) for each in self._shards.values())
         return KeyVersion(1 + self._choices.below(count + 1))
 
     def idempotency(self) -> Idempotency | None:
-        """Return a new Idempotency-Key, or none."""
+        """Return a new Idempotency-Key, or None."""
         self._idempotency += 1
         if self._choices.happens(0.3):
             return None
@@ -279,7 +279,7 @@ class Client:
             await self.ask(verifying(self._choices.one_of(self._acknowledged.statements)))
 
     async def batch(self) -> None:
-        """Encrypt and decrypt several things at once."""
+        """Encrypt and decrypt several items at once."""
         tenant = self.tenant()
         secrets = [each for each in self._acknowledged.secrets if each.tenant == tenant][-3:]
         requests: list[Any] = [decrypting(secret) for secret in secrets]
@@ -293,7 +293,7 @@ class Client:
                 self._keep(request, result)
 
     async def re_encrypt(self) -> None:
-        """Encrypt something again, to the active key."""
+        """Re-encrypt a ciphertext to the active key."""
         secret = self._some_secret()
         if secret is None:
             return
@@ -332,7 +332,7 @@ class Client:
             )
 
     async def report(self) -> None:
-        """Report events of the gateway, until they are recorded."""
+        """Report events of the gateway until they are recorded."""
         events = tuple(self._event(number) for number in range(1 + self._choices.below(3)))
         response = await self.repeat(RecordEvents(tenant=INSTALLATION, events=events))
         if not isinstance(response, ErrorKind):
@@ -340,7 +340,7 @@ class Client:
             self._acknowledged.events += [str(each.id) for each in events if each.id not in refused]
 
     async def limit(self) -> None:
-        """Have the keys of a keyring rotated and archived by the schedule."""
+        """Schedule the rotation and archiving of a keyring's keys."""
         rotation, archiving = self._choices.below(3), self._choices.below(3)
         await self.ask(
             UpdateKeyring(
@@ -403,14 +403,14 @@ STEPS: Sequence[tuple[Callable[[Client], Awaitable[None]], int]] = (
 
 
 def decrypting(secret: Secret) -> Decrypt:
-    """Return the request that decrypts something."""
+    """Return the request that decrypts a ciphertext."""
     return Decrypt(
         tenant=secret.tenant, algorithm=KEM, version=secret.version, ciphertext=secret.ciphertext
     )
 
 
 def verifying(statement: Statement) -> Verify:
-    """Return the request that verifies something."""
+    """Return the request that verifies a signature."""
     return Verify(
         tenant=statement.tenant,
         algorithm=SIGNATURE,
@@ -421,7 +421,7 @@ def verifying(statement: Statement) -> Verify:
 
 
 def _said(request: Any, response: Any) -> tuple[str, KeyName, int | None, str]:
-    """Return what an answer says: operation, key, version, outcome."""
+    """Return the facts of a response: operation, key, version, outcome."""
     name = key_name(request.tenant, request.algorithm, request.keyring)
     version = getattr(request, "version", None)
     if isinstance(response, ErrorKind):

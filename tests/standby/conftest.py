@@ -1,4 +1,4 @@
-"""A gateway and two key services of one PostgreSQL database: real processes."""
+"""A gateway and two key services with one PostgreSQL database: real processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Pair:
     clients: ExitStack = field(default_factory=ExitStack)
 
     def output(self, number: int) -> str:
-        """Return what a key service has written."""
+        """Return a key service's output."""
         return (self.settings[number].parent / "output").read_text()
 
     def start(self, number: int) -> None:
@@ -60,7 +60,7 @@ class Pair:
         self.processes[number:] = [process, *self.processes[number + 1 :]]
 
     def kill(self, number: int) -> None:
-        """Kill a key service, and the processes that sign for it with it."""
+        """Kill a key service with its signing workers."""
         os.kill(self.processes[number].pid, signal.SIGKILL)
         self.processes[number].wait()
 
@@ -87,12 +87,12 @@ class Pair:
         return caller
 
     def sql(self, statement: str) -> list[tuple[object, ...]]:
-        """Ask the keys database."""
+        """Run a statement on the keys database."""
         with psycopg.connect(self.stores.keys, autocommit=True) as connection:
             return connection.execute(statement.encode()).fetchall()
 
     def active(self) -> int:
-        """Return which key service has the newest epoch."""
+        """Return the key service with the newest fencing token."""
         ((holder,),) = self.sql("SELECT holder FROM service_epoch")
         pid = int(str(holder).rpartition(" ")[2])
         return [process.pid for process in self.processes].index(pid)
@@ -116,7 +116,7 @@ def pair(
 
 @contextmanager
 def running_pair(server: PostgresServer, folder: Path) -> Iterator[Pair]:
-    """Run an installation with a standby for as long as a block lasts."""
+    """Run an installation with a standby for a block."""
     with ExitStack() as stack:
         stores = stack.enter_context(new_databases(server))
         layout = Layout(folder / "data")

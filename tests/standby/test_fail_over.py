@@ -1,4 +1,4 @@
-"""A key service that is killed or paused is replaced by its standby, and does no harm afterwards."""
+"""A killed or paused key service is replaced by its standby, and does no harm afterwards."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 SECRET = base64.b64encode(b"a secret").decode()
 PAUSES = int(os.environ.get("PQKEEP_PAUSES", "1000"))
 PAIRS = 5
-"""Installations that are paused at once: most of a fail-over is waiting."""
+"""Installations that are paused at once, because a fail-over is mostly waiting."""
 
 
 class Load:
-    """Encrypts and rotates, and counts what is answered."""
+    """Encrypts and rotates, and counts the responses."""
 
     def __init__(self, caller: Caller, seconds: float = 0.0) -> None:
         self._caller = caller
         self._seconds = seconds
-        """Between two requests of a thread."""
+        """Seconds between two requests of a thread."""
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self.encrypted: list[str] = []
-        """The request ids of what was answered."""
+        """The request ids of successes."""
         self.rotated: list[int] = []
         self.others: list[int] = []
-        """The statuses of what was not."""
+        """The statuses of failures."""
 
     def encrypt(self) -> None:
         """Encrypt until the load ends."""
@@ -72,13 +72,13 @@ class Load:
                 self.others.append(response.status_code)
 
     def goes_on(self) -> Callable[[], bool]:
-        """Return what becomes true when more has been answered."""
+        """Return a function that becomes true after more successes."""
         before = len(self.encrypted)
         return lambda: len(self.encrypted) > before + 5
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """Load for as long as a block lasts."""
+        """Run the load for a block."""
         threads = [threading.Thread(target=each) for each in (self.encrypt,) * 3 + (self.rotate,)]
         for each in threads:
             each.start()
@@ -91,7 +91,7 @@ class Load:
 
 
 def check(pair: Pair, load: Load) -> None:
-    """Each answer has exactly one record, versions have no gaps, and one is active."""
+    """Each success has exactly one record, versions have no gaps, and one is active."""
     found = pair.sql(
         "SELECT request_id, count(*) FROM audit_records WHERE operation = 'encrypt'"
         " AND outcome = 'success' GROUP BY request_id"
@@ -111,24 +111,24 @@ def check(pair: Pair, load: Load) -> None:
 
 
 def tell(what: str, seconds: float) -> None:
-    """Write how long a fail-over took, for whoever asks for the output."""
+    """Print the duration of a fail-over."""
     sys.stdout.write(f"{what}: answered after {seconds:.2f} s\n")
 
 
 def is_ready(pair: Pair, number: int) -> bool:
-    """Return whether a key service stands by."""
+    """Return True if a key service is a ready standby."""
     return "ready to take over" in pair.output(number)
 
 
 def until_response(pair: Pair, caller: Caller) -> float:
-    """Return after how many seconds an operation is answered."""
+    """Return the seconds until an operation succeeds."""
     began = time.monotonic()
     pair.until(lambda: caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET}).is_success)
     return time.monotonic() - began
 
 
 def test_a_standby_serves_when_the_other_is_killed(pair: Pair) -> None:
-    """Under load, kill -9: the standby answers what follows, and the killed one stands by then."""
+    """After kill -9 under load the standby serves, and the killed one becomes the standby."""
     caller = pair.new_tenant()
     with Load(caller).running() as load:
         for _ in range(2):
@@ -143,7 +143,7 @@ def test_a_standby_serves_when_the_other_is_killed(pair: Pair) -> None:
 
 
 def pause(pair: Pair, caller: Caller, seconds: float) -> None:
-    """Pause the one that serves after so many seconds, and wake it when the other has answered."""
+    """Pause the active key service after some seconds, and resume it after the other has served."""
     time.sleep(seconds)
     paused = pair.active()
     pid = pair.processes[paused].pid
@@ -162,7 +162,7 @@ def pause(pair: Pair, caller: Caller, seconds: float) -> None:
 
 
 def execute_on(pair: Pair, number: int) -> str:
-    """Return how a key service answers a request."""
+    """Return a key service's response to a request."""
     socket = pair.layout.directory / "run" / ("keyservice.sock", "standby.sock")[number]
     request = ListKeys(tenant=TenantId(UUID(int=1)), algorithm=Algorithm.ML_KEM_768, status=None)
     try:
@@ -173,7 +173,7 @@ def execute_on(pair: Pair, number: int) -> str:
 
 
 def pauses(pair: Pair, count: int, seconds: float = 0.0) -> None:
-    """Pause whichever serves at random moments."""
+    """Pause the active key service at random moments."""
     caller = pair.new_tenant()
     with Load(caller, seconds).running() as load:
         for _ in range(count):
@@ -183,14 +183,14 @@ def pauses(pair: Pair, count: int, seconds: float = 0.0) -> None:
 
 @pytest.mark.threat("replaced-key-service")
 def test_one_that_was_paused_answers_and_writes_nothing_more(pair: Pair) -> None:
-    """It wakes after its standby took over, and refuses what it is asked."""
+    """It resumes after its standby took over, and refuses all requests."""
     pauses(pair, 2)
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
 def test_a_thousand_pauses(postgres_server: PostgresServer, tmp_path: Path) -> None:
-    """The same at a thousand random moments, of several installations at once."""
+    """The same at a thousand random moments, in several installations at once."""
     with ExitStack() as stack:
         postgres_server.sql("ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 100")
         stack.callback(postgres_server.sql, "ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 10")
@@ -204,7 +204,7 @@ def test_a_thousand_pauses(postgres_server: PostgresServer, tmp_path: Path) -> N
 
 
 def test_the_doctor_names_who_serves(pair: Pair) -> None:
-    """It says whose epoch it is, and that nobody serves where that one is silent and no other waits."""
+    """It names the holder of the fencing token, or reports that none serves and none waits."""
     serving = pair.active()
     (said,) = holders(pair)
     assert f" {pair.processes[serving].pid}, active" in said
@@ -220,5 +220,5 @@ def test_the_doctor_names_who_serves(pair: Pair) -> None:
 
 
 def holders(pair: Pair) -> list[str]:
-    """Return what the doctor says of epochs."""
+    """Return the doctor's lines about fencing tokens."""
     return [each for each in dict(examine(pair.layout))["key service"] if "epoch" in each]

@@ -1,4 +1,4 @@
-"""Real key service processes whose SLH-DSA workers are killed, flooded and kept busy."""
+"""Real key service processes with killed, flooded and busy SLH-DSA workers."""
 
 import asyncio
 import itertools
@@ -47,18 +47,18 @@ Outcome = AnyResult | BatchResults | ErrorKind
 SLOW = Algorithm.SLH_DSA_SHA2_256S
 QUICK = Algorithm.SLH_DSA_SHA2_128F
 QUEUED = Algorithm.SLH_DSA_SHA2_128S
-"""Takes half as long as the slow one: several are waited for."""
+"""Takes half as long as the slow one, for tests that wait for several."""
 ONE = KeyVersion(1)
 SECONDS = 60.0
 POLL_SECONDS = 0.01
 MESSAGE = b"a message"
 FEW_TURNS = 5
 STAT_PPID, STAT_UTIME, STAT_STIME = 1, 11, 12
-"""Fields of /proc/PID/stat, counted from the one after the name: see proc_pid_stat(5)."""
+"""Fields of /proc/PID/stat, counted after the name: see proc_pid_stat(5)."""
 
 
 class Service:
-    """One key service process, and one connection to it, as the gateway has it."""
+    """One key service process, with one connection like a gateway's."""
 
     def __init__(self, process: Process, socket: Path) -> None:
         self.process = process
@@ -94,7 +94,7 @@ class Service:
             self._connection.close()
 
     async def ask(self, request: AnyRequest, seconds: float = SECONDS) -> Outcome:
-        """Return the result, or the kind of the refusal, which must come by the deadline."""
+        """Return the result, or the kind of the refusal. It must arrive by the deadline."""
         assert self._connection is not None
         number = next(self._ids)
         self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -115,14 +115,14 @@ class Service:
         return tenant
 
     async def warm_up(self) -> None:
-        """Have every signing worker started, by work of several tenants at once."""
+        """Start every signing worker, by work of several tenants at once."""
         tenants = [await self.new_tenant(QUICK) for _ in range(max(2, os.cpu_count() or 1))]
         await asyncio.gather(
             *(self.ask(_sign(tenant, QUICK)) for tenant in tenants for _ in (1, 2))
         )
 
     def workers(self) -> dict[int, int]:
-        """Return the processor time, in ticks, of each worker process, by its id."""
+        """Return the processor time of each worker in ticks, by process id."""
         return {
             pid: ticks
             for pid, ticks in _children(self.process.pid).items()
@@ -130,7 +130,7 @@ class Service:
         }
 
     async def time_to_sign(self, tenant: TenantId) -> float:
-        """Return how long a queued signature takes now, in seconds."""
+        """Return the present seconds of a queued signature."""
         before = time.monotonic()
         assert isinstance(await self.ask(_sign(tenant, QUEUED)), Signed)
         return time.monotonic() - before
@@ -163,7 +163,7 @@ class Service:
 
 
 def _nothing(*_: object) -> None:
-    """Leave a lost connection alone."""
+    """Ignore a lost connection."""
 
 
 def _stat(pid: int) -> list[str]:
@@ -197,7 +197,7 @@ def _is_alive(pid: int) -> bool:
 
 
 async def _until_gone(pids: Sequence[int]) -> list[int]:
-    """Return those that are left after some seconds."""
+    """Return the processes that are left after some seconds."""
     for _ in range(500):
         if any(map(_is_alive, pids)):
             await asyncio.sleep(POLL_SECONDS)
@@ -237,7 +237,7 @@ async def service(running: tuple[Process, Path]) -> AsyncIterator[Service]:
 
 @pytest.fixture
 async def victim(start_key_service: Start) -> AsyncIterator[Service]:
-    """Run and connect to a key service of this test only, which may end it."""
+    """Run and connect to a key service for one test, which may end it."""
     async with _connected(*start_key_service("")) as made:
         yield made
 
@@ -252,7 +252,7 @@ async def _connected(process: Process, socket: Path) -> AsyncIterator[Service]:
 
 
 async def test_a_worker_killed_once_changes_nothing(service: Service) -> None:
-    """Kill -9 of a worker in the middle of a signature: the caller still gets a good one."""
+    """After kill -9 of a worker during a signature, the caller still gets a valid one."""
     tenant = await service.new_tenant(SLOW)
     before = service.workers()
     signing = asyncio.create_task(service.ask(_sign(tenant, SLOW)))
@@ -272,7 +272,7 @@ async def test_a_worker_killed_once_changes_nothing(service: Service) -> None:
 async def test_a_worker_killed_twice_is_unavailable_and_the_next_signature_is_made(
     service: Service,
 ) -> None:
-    """A second kill -9 in one signature answers UNAVAILABLE; then all is as before."""
+    """A second kill -9 during one signature returns UNAVAILABLE; the next signature succeeds."""
     tenant = await service.new_tenant(SLOW)
     before = service.workers()
     signing = asyncio.create_task(service.ask(_sign(tenant, SLOW)))
@@ -286,7 +286,7 @@ async def test_a_worker_killed_twice_is_unavailable_and_the_next_signature_is_ma
 
 
 async def test_every_worker_killed_at_once_is_replaced(service: Service) -> None:
-    """Kill -9 of all workers while two tenants sign: both get answers, and later signatures."""
+    """After kill -9 of all workers both tenants get responses, and later signatures."""
     tenants = [await service.new_tenant(SLOW) for _ in range(2)]
     before = service.workers()
     signing = [asyncio.create_task(service.ask(_sign(tenant, SLOW))) for tenant in tenants]
@@ -300,7 +300,7 @@ async def test_every_worker_killed_at_once_is_replaced(service: Service) -> None
 
 
 async def test_a_killed_key_service_leaves_no_process(victim: Service) -> None:
-    """Kill -9 of a key service that signs ends every process it started."""
+    """Kill -9 of a signing key service ends all its processes."""
     tenant = await victim.new_tenant(SLOW)
     before = victim.workers()
     signing = asyncio.create_task(victim.ask(_sign(tenant, SLOW)))
@@ -319,7 +319,7 @@ async def test_a_killed_key_service_leaves_no_process(victim: Service) -> None:
 async def test_a_key_service_killed_while_a_worker_starts_leaves_no_process(
     start_key_service: Start,
 ) -> None:
-    """Kill -9 of a key service in the moment it has spawned a worker ends that one too."""
+    """Kill -9 of a key service that has just spawned a worker ends the worker too."""
     service = Service(*start_key_service(""))
     await service.connect()
     request = GenerateKey(tenant=TenantId(uuid4()), algorithm=QUICK, quota=None)
@@ -337,7 +337,7 @@ async def test_a_key_service_killed_while_a_worker_starts_leaves_no_process(
 
 
 async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
-    """SIGTERM while it signs: the signature is answered, and every process ends."""
+    """SIGTERM during a signature: the signature is returned, and every process ends."""
     tenant = await victim.new_tenant(SLOW)
     before = victim.workers()
     signing = asyncio.create_task(victim.ask(_sign(tenant, SLOW)))
@@ -351,7 +351,7 @@ async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
 
 
 async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Service) -> None:
-    """Behind one tenant's 40 queued signatures, another's comes after at most a few of them."""
+    """With 40 queued signatures of one tenant, another's comes after a few of them."""
     busy, other = await service.new_tenant(QUEUED), await service.new_tenant(QUICK)
     seconds = FEW_TURNS * await service.time_to_sign(busy)
     order: list[TenantId] = []
@@ -375,9 +375,9 @@ async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Servi
 
 
 async def test_a_tenants_queue_is_bounded_and_each_wait_too(service: Service) -> None:
-    """Of more signatures than may wait, the rest are OVERLOADED at once; late ones are given up.
+    """Signatures above the queue's limit are OVERLOADED at once; late ones are given up.
 
-    Everything else goes on: other algorithms at once, and SLH-DSA afterwards.
+    Other algorithms continue at once, and SLH-DSA afterwards.
     """
     busy = await service.new_tenant(QUEUED, Algorithm.ML_KEM_768)
     seconds = FEW_TURNS * await service.time_to_sign(busy)
@@ -402,7 +402,7 @@ async def test_a_tenants_queue_is_bounded_and_each_wait_too(service: Service) ->
 
 
 async def test_waiting_signatures_do_not_use_up_the_connection(service: Service) -> None:
-    """However many tenants fill their SLH-DSA queues, another's Kyber768 is answered."""
+    """If any number of tenants fill their SLH-DSA queues, another's Kyber768 still works."""
     busy = [await service.new_tenant(QUICK) for _ in range(4)]
     other = await service.new_tenant(Algorithm.ML_KEM_768)
     asked = [

@@ -1,4 +1,4 @@
-"""The queue before the worker processes, and the processes themselves, with tiny work."""
+"""The queue before the worker processes, and the processes, with tiny work."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ WORKERS = 2
 
 
 class Held(WorkerProcess):
-    """A worker without a process, whose work ends when the test says so."""
+    """A worker without a process, which ends its work when the test says so."""
 
     def __init__(self) -> None:
         super().__init__(time.sleep, 0)
@@ -43,7 +43,7 @@ def _soon(seconds: float = SECONDS) -> float:
 
 
 async def _kind(work: asyncio.Task[T]) -> ErrorKind | None:
-    """Return why work was refused; None if it was done."""
+    """Return the kind of a refusal; None if the work was done."""
     try:
         await work
     except KeyServiceError as refusal:
@@ -59,7 +59,7 @@ def worker() -> Iterator[WorkerProcess]:
 
 
 async def test_work_runs_in_another_process(worker: WorkerProcess) -> None:
-    """A function runs in one process, not this one, and its own exception comes back."""
+    """A function runs in one other process, and its own exception is returned."""
     first = await worker.run(os.getpid)
     with pytest.raises(ValueError, match="invalid literal"):
         await worker.run(int, "no number")
@@ -67,7 +67,7 @@ async def test_work_runs_in_another_process(worker: WorkerProcess) -> None:
 
 
 async def test_a_worker_that_dies_once_is_replaced_and_tried_again(worker: WorkerProcess) -> None:
-    """Killed in the middle of its work, a worker is replaced; the caller gets the result."""
+    """A worker that is killed during work is replaced, and the caller gets the result."""
     pid = await worker.run(os.getpid)
     work = asyncio.create_task(worker.run(time.sleep, 0.5))
     await asyncio.sleep(0.1)
@@ -77,7 +77,7 @@ async def test_a_worker_that_dies_once_is_replaced_and_tried_again(worker: Worke
 
 
 async def test_a_worker_that_dies_twice_is_unavailable_once(worker: WorkerProcess) -> None:
-    """Work that ends its process each time is UNAVAILABLE; the next work is done."""
+    """Work that always ends its process is UNAVAILABLE; the next work is done."""
     with pytest.raises(KeyServiceError) as refusal:
         await worker.run(os._exit, 3)
     assert refusal.value.kind is ErrorKind.UNAVAILABLE
@@ -85,7 +85,7 @@ async def test_a_worker_that_dies_twice_is_unavailable_once(worker: WorkerProces
 
 
 async def test_a_worker_that_cannot_start_is_unavailable() -> None:
-    """Where a worker's initialisation ends it each time, work is UNAVAILABLE, and never hangs."""
+    """If a worker's initialisation always ends it, work is UNAVAILABLE, and never hangs."""
     with closing(WorkerProcess(os._exit, 3)) as broken:
         for _ in range(2):
             with pytest.raises(KeyServiceError) as refusal:
@@ -94,7 +94,7 @@ async def test_a_worker_that_cannot_start_is_unavailable() -> None:
 
 
 async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
-    """With one tenant's 20 pieces queued, another's one piece is done after at most a few."""
+    """With 20 queued items of one tenant, another's single item is done after a few."""
     with closing(
         WorkerPool([WorkerProcess(time.sleep, 0) for _ in range(WORKERS)], per_tenant=1)
     ) as queue:
@@ -116,7 +116,7 @@ async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
 
 
 async def test_tenants_take_turns() -> None:
-    """After the piece that runs already, each tenant is served once before any is again."""
+    """After the running item, each tenant is served once before any is again."""
     worker = Held()
     with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenants = [_tenant() for _ in range(3)]
@@ -136,7 +136,7 @@ async def test_tenants_take_turns() -> None:
 
 
 async def test_no_tenant_has_more_than_its_share_running() -> None:
-    """Of three workers a tenant alone gets two; the third is free for another at once."""
+    """Of three workers one tenant gets two; the third stays free for another."""
     workers = [Held() for _ in range(3)]
     with closing(WorkerPool(workers, per_tenant=2)) as queue:
         busy, other = _tenant(), _tenant()
@@ -154,7 +154,7 @@ async def test_no_tenant_has_more_than_its_share_running() -> None:
 
 
 async def test_a_tenants_queue_is_bounded() -> None:
-    """One piece more than may wait is OVERLOADED at once; another tenant's takes a place of theirs."""
+    """One item above a tenant's limit is OVERLOADED at once; another tenant has its own limit."""
     worker = Held()
     with closing(WorkerPool([worker], per_tenant=1)) as queue:
         busy, other = _tenant(), _tenant()
@@ -172,7 +172,7 @@ async def test_a_tenants_queue_is_bounded() -> None:
 
 
 async def test_the_whole_queue_is_bounded() -> None:
-    """When as much waits as may wait, every tenant's next piece is OVERLOADED; later it is not."""
+    """When the whole queue is full, each tenant's next item is OVERLOADED; later it is not."""
     worker = Held()
     with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenants = [_tenant() for _ in range(MAX_WAITING + 1)]
@@ -187,7 +187,7 @@ async def test_the_whole_queue_is_bounded() -> None:
 
 
 async def test_a_turn_that_comes_too_late_is_given_up() -> None:
-    """What waits past its deadline is DEADLINE_EXCEEDED, in time; the queue goes on."""
+    """An item that waits past its deadline is DEADLINE_EXCEEDED in time; the queue continues."""
     worker = Held()
     with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenant = _tenant()
@@ -203,7 +203,7 @@ async def test_a_turn_that_comes_too_late_is_given_up() -> None:
 
 
 async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None:
-    """A turn that comes in the moment of its deadline is used or handed on, never lost."""
+    """A turn at the moment of its deadline is used or passed on, never lost."""
     worker = Held()
     with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenant = _tenant()
@@ -220,7 +220,7 @@ async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
-    """Cancelled while waiting or while running, a caller leaves the queue intact."""
+    """A caller that is cancelled while waiting or running leaves the queue intact."""
     workers = [Held(), Held()]
     with closing(WorkerPool(workers, per_tenant=1)) as queue:
         tenant = _tenant()
@@ -237,7 +237,7 @@ async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up_at_its_turn() -> None:
-    """A caller that is cancelled in the very moment its turn comes hands the worker on."""
+    """A caller that is cancelled at the moment of its turn passes the worker on."""
     worker = Held()
     with closing(WorkerPool([worker], per_tenant=1)) as queue:
         first, second = _tenant(), _tenant()
