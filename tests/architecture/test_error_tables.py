@@ -14,7 +14,13 @@ from pqkeep_gateway.api import errors
 
 SOURCE = Path(__file__).parents[2] / "gateway" / "src" / "pqkeep_gateway"
 TABLES = frozenset(
-    {"http/errors.py", "api/errors.py", "reference/guidance.py", "portal/outcomes.py"}
+    {
+        "http/errors.py",
+        "api/errors.py",
+        "reference/guidance.py",
+        "portal/outcomes.py",
+        "transit/responses.py",
+    }
 )
 """The catalogue, the tables of responses, and the code's texts in reference and portal."""
 OPENAPI = "reference/openapi.py"

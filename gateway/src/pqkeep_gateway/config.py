@@ -253,6 +253,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cookies: Literal["secure", "loopback"] = "secure"
     """Whether browsers send cookies over TLS only. "loopback" is for development: the gateway then
     refuses to listen on any other address."""
+    transit: bool = False
+    """Whether programs for Vault Transit can use their own interface, at /v1/: docs/transit.md."""
     session_lifetime_days: Annotated[int, Meta(ge=1, le=365)] = 30
     """Days after which a person must sign in again, even if the session was refreshed."""
     password_costs: PasswordCosts = PasswordCosts()

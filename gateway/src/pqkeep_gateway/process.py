@@ -271,7 +271,14 @@ async def serve(
     tls = _tls(settings)
     scheme = "http" if tls is None else "https"
     gateway = await assemble(settings, _address(scheme, host, port), limits, tls)
-    http = Listener(gateway.road.begin, gateway.connections, gateway.observer, limits, tls)
+    http = Listener(
+        gateway.road.begin,
+        gateway.connections,
+        gateway.observer,
+        limits,
+        tls,
+        takes_lists=settings.transit,
+    )
     server = _Server(http, started=lambda: _tell(ready), others=others)
     collect_rarely()
     tasks = server.tasks

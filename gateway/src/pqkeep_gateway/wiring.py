@@ -148,6 +148,7 @@ from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_gateway.transit import routes as transit
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.cached import Cached
@@ -482,6 +483,9 @@ async def assemble(
             outside,
             pages,
             None if tracing is None else tracing.request,
+            transit.face(pipeline, (*api, *outside), shards.keys, stored_tenants.get, clock)
+            if config.transit
+            else None,
         ),
         key_clients=found.clients,
         audit_delivery=audit_delivery,

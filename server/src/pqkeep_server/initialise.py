@@ -41,6 +41,7 @@ DEVELOPMENT: Settings = {
     "cookies": "loopback",
     "self_service": True,
     "mailbox": "../mailbox",
+    "transit": True,
 }
 """Gateway settings for development, with the lowest allowed password costs."""
 KEY_SERVICE_DEVELOPMENT: Settings = {"least_destruction_days": 0}

@@ -466,9 +466,9 @@ def error_for(
 ) -> ApiError:
     """Return the error for the key service's refusal of an operation with these values."""
     if kind is ErrorKind.KEYRING_NOT_FOUND:
-        return _NO_KEYRING.error(values, is_recorded=True)
+        return _of(kind, _NO_KEYRING.error(values, is_recorded=True))
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
-        return _undecryptable(operation, values)
+        return _of(kind, _undecryptable(operation, values))
     if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
         message = "public_key is not a public key of the algorithm"
         return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)
@@ -481,7 +481,12 @@ def key_service_error(kind: ErrorKind) -> ApiError:
     code, message, field = KEY_SERVICE_ERRORS.get(kind, unexpected)
     if code is Code.SERVICE_001:
         return unavailable(message)
-    return ApiError(code, message, field, is_recorded=True)
+    return _of(kind, ApiError(code, message, field, is_recorded=True))
+
+
+def _of(kind: ErrorKind, error: ApiError) -> ApiError:
+    error.kind = kind
+    return error
 
 
 def denied_by(policy: str, algorithm: str | None, hint: str, field: str | None = None) -> ApiError:

@@ -39,6 +39,7 @@ from pqkeep_protocol.keyrings import (
     MAX_FIRST_VERSION,
     MAX_LABEL_VALUE,
     MAX_LABELS,
+    TRANSIT_TYPE,
     KeyPurpose,
     KeyringInfo,
 )
@@ -66,6 +67,7 @@ MAX_ON_PAGE = 1_000
 """Keyrings in one response."""
 _LABEL = "[a-z0-9][a-z0-9._-]{0,63}"
 _is_prefix = re.compile(KEYRING_PREFIX).fullmatch
+_is_transit_type = re.compile(TRANSIT_TYPE).fullmatch
 _is_label_name = re.compile(LABEL_NAME).fullmatch
 _EACH_LABEL = (
     f"must be an object of at most {MAX_LABELS} labels: names of 1 to 64 characters of a-z 0-9 . _ -, the first a letter"
@@ -163,6 +165,15 @@ FIRST_VERSION = integer_field(
     at_least=1,
     at_most=MAX_FIRST_VERSION,
 ).or_default(1)
+TRANSIT_TYPE_ = text_field(
+    "transit_type",
+    "The key type that clients of Vault Transit see. It cannot be changed.",
+    "aes256-gcm96",
+    at_most=65,
+    pattern=f"^{TRANSIT_TYPE}$",
+    is_valid=lambda text: _is_transit_type(text) is not None,
+    must="must be a key type of Vault Transit, such as aes256-gcm96 or ml-dsa/65",
+).optional()
 DERIVED = boolean_field(
     "derived",
     "Whether each call that encrypts or decrypts sends a `context`, which derives a key of its own. "
@@ -229,6 +240,10 @@ class Keyring(Data, frozen=True, kw_only=True):
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
+    transit_type: Annotated[
+        str | UnsetType,
+        Meta(description="Present if it has a key type for clients of Vault Transit."),
+    ] = UNSET
     archive_at: Annotated[
         Timestamp | UnsetType,
         Meta(description="Present if the keyring is deleted: when its private keys are destroyed."),
@@ -313,7 +328,7 @@ def endpoints(
             handler=handlers.create,
             permission=PERMISSION_OF[Operation.CREATE_KEYRING],
             example=EXAMPLE,
-            fields=(NEW_NAME, *_SETTINGS, FIRST_VERSION, DERIVED),
+            fields=(NEW_NAME, *_SETTINGS, FIRST_VERSION, TRANSIT_TYPE_, DERIVED),
             field_codes=KEY_FIELDS[Operation.CREATE_KEYRING],
             codes=codes_of_operation(Operation.CREATE_KEYRING),
             status=201,
@@ -425,6 +440,7 @@ class _Keyrings:
             minimum_decryption_version=call[minimums[0]],
             minimum_encryption_version=call[minimums[1]],
             first_version=call[FIRST_VERSION],
+            transit_type=call[TRANSIT_TYPE_] or "",
             derived=call[DERIVED],
             quota=self._plans[call.tenant.entitlements.effective_tier].keyrings,
         )
@@ -582,6 +598,7 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         minimum_encryption_version=keyring.minimum_encryption_version,
         first_version=keyring.first_version,
         derived=keyring.derived,
+        transit_type=keyring.transit_type or UNSET,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
         archive_at=UNSET if keyring.archive_at is None else timestamp(keyring.archive_at),
     )

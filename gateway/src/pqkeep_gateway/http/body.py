@@ -38,6 +38,8 @@ class JsonBody:
     """Whether a body is required; an optional empty one counts as an empty object."""
     nested: frozenset[str] = frozenset()
     """Members that may have non-empty arrays and objects."""
+    any_type: bool = False
+    """Whether the content type of an optional body does not matter."""
 
     def check_head(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a request by its head, before the body is read. Raises ApiError."""
@@ -60,7 +62,8 @@ class JsonBody:
         if not self.required:
             if not body:
                 return {}
-            _require_json(headers.get(b"content-type"))
+            if not self.any_type:
+                _require_json(headers.get(b"content-type"))
         return _object_of(body, self.nested)
 
     async def read(

@@ -41,6 +41,10 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 HEAD_END = b"\r\n\r\n"
+LISTS = b"LIST /v1/"
+"""The beginning of requests with Vault's method LIST, which the parser does not know."""
+READS = b"GET /v1/"
+"""The beginning that the parser gets instead."""
 STEP = 4096
 """Bytes of a head, or of a chunked body, that are parsed at once. In between, too many headers or
 an early response are detected."""
@@ -102,11 +106,14 @@ class Listener:
         observer: RequestObserver,
         limits: ConnectionLimits = LIMITS,
         tls: TlsServer | None = None,
+        *,
+        takes_lists: bool = False,
     ) -> None:
         """Take the function to call with each request once its head has arrived.
 
-        It must not raise.
+        It must not raise. ``takes_lists``: whether requests with LISTS are accepted.
         """
+        self.takes_lists = takes_lists
         self.respond = respond
         self.counted = counted
         self.observer = observer
@@ -311,6 +318,18 @@ class Request:
         self.status = status
         self._waits_for_100 = False
         connection = self.connection
+        if status in NO_BODY:
+            connection.gathering.send(
+                b"%b%b%b%b\r\n"
+                % (
+                    STATUS_LINE[status],
+                    connection.listener.lines,
+                    lines,
+                    b"" if self.keep_alive else b"connection: close\r\n",
+                )
+            )
+            self._complete()
+            return
         connection.gathering.send(
             b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n%b"
             % (
@@ -612,6 +631,8 @@ class HttpConnection(asyncio.Protocol):
             self._offers_upgrade = True
             return
         method, version = parser.get_method(), parser.get_http_version()
+        if self.listener.takes_lists and self._head.startswith(LISTS):
+            method = b"LIST"
         line = self._head.partition(b"\r\n")[0]
         headers = check_head(line, method, self.url, version, self.headers)
         path, query = path_of(self.url, headers.get(b"host"))
@@ -834,12 +855,14 @@ class HttpConnection(asyncio.Protocol):
         return data[begin : first + end]
 
     def _parse(self, piece: bytes) -> None:
+        rest = piece
         if self._is_receiving and self._has_head:
             self._tail_size += len(piece)
         else:
             self._collect_head(piece)
+            if self.listener.takes_lists:
+                rest = self._without_list(piece)
         self._last = (self._last + piece)[-len(HEAD_END) + 1 :]
-        rest = piece
         while rest:
             try:
                 self.parser.feed_data(rest)
@@ -862,6 +885,15 @@ class HttpConnection(asyncio.Protocol):
         if len(head) > MAX_HEAD:
             raise invalid(HEAD_TOO_LARGE)
         self._head = head
+
+    def _without_list(self, piece: bytes) -> bytes:
+        """Return the bytes for the parser, with READS for LISTS; none while that may follow."""
+        head = self._head
+        if self._is_receiving:
+            return piece
+        if head.startswith(LISTS):
+            return READS + head[len(LISTS) :]
+        return b"" if LISTS.startswith(head) else head
 
     def _head_without_upgrade(self) -> bytes:
         """Return the head without its offer of another protocol.

@@ -14,6 +14,7 @@ from pqkeep_gateway.access.principals import (
     TenantPrincipal,
 )
 from pqkeep_gateway.access.rate_limit import Limit, Usage
+from pqkeep_gateway.access.trusted_proxies import Client
 from pqkeep_gateway.http.cookies import NO_COOKIES, SentCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
@@ -54,6 +55,8 @@ class Document:
 
     content_type: str
     body: bytes
+    status: int | None = None
+    """The status instead of the endpoint's; None: the endpoint's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,13 @@ class SignedBody(RedactedRepr, Struct, frozen=True):
 NOT_SIGNED = SignedBody()
 
 
+class Head(RedactedRepr, Struct, frozen=True):
+    """The headers of a request, and the client that sent it."""
+
+    headers: Mapping[bytes, bytes]
+    client: Client
+
+
 class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     """One request of a caller with the endpoint's permission."""
 
@@ -101,6 +111,8 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     """The body, if the endpoint takes a signed one."""
     usage: Usage | None = None
     """The state of the tenant's rate limit, if the request was counted."""
+    head: Head | None = None
+    """The head of the request, for endpoints of a face."""
 
     @property
     def idempotency(self) -> Idempotency | None:

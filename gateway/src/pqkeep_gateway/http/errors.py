@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Self
 
 from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_protocol.errors import ErrorKind
 
 
 class Code(Enum):
@@ -77,6 +78,8 @@ class ApiError(Exception):
         self.keyring: str | None = None
         """For the audit log: the refused keyring, if it is not the request's own."""
         self.is_recorded = is_recorded
+        self.kind: ErrorKind | None = None
+        """The key service's reason, if it refused the request."""
         self.challenge = challenge
         self.cookies = cookies
 

@@ -28,6 +28,9 @@ SINGLE = frozenset(
         b"x-api-key",
         b"x-request-id",
         b"x-step-up-token",
+        b"x-vault-namespace",
+        b"x-vault-token",
+        b"x-vault-wrap-ttl",
     }
 )
 """Headers that may occur only once: a proxy and this service could use different ones."""

@@ -116,8 +116,9 @@ def response_of(
     """Return the response for a handler's result."""
     content_type, cookies = _JSON, b""
     match response:
-        case Document(content_type=named, body=body):
+        case Document(content_type=named, body=body, status=other):
             content_type = named.encode("ascii")
+            status = other or status
         case Existing(data=data):
             status = HTTPStatus.OK
             body = envelope.success(data, request_id)

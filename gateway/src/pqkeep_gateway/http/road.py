@@ -19,8 +19,10 @@ waits takes the same steps.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -30,6 +32,7 @@ from starlette import routing
 from starlette.types import ASGIApp
 
 from pqkeep_gateway.access.admission import SuspendedError
+from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.idempotency import (
     MAX_LENGTH,
     IdempotencyKey,
@@ -47,18 +50,20 @@ from pqkeep_gateway.http.endpoint import (
     NOT_SIGNED,
     ApiCall,
     Endpoint,
+    Head,
     JsonLines,
     Question,
     SignedBody,
 )
-from pqkeep_gateway.http.errors import ApiError, invalid, method_not_allowed
+from pqkeep_gateway.http.errors import ApiError, invalid, method_not_allowed, not_found
 from pqkeep_gateway.http.field import Field, FieldError, Problem, sent_twice, unknown_field
 from pqkeep_gateway.http.large_bodies import LARGE, LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import Route, route_of
-from pqkeep_gateway.http.pipeline import Pipeline
+from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.refusals import UNREAD
 from pqkeep_gateway.http.responses import (
     Whole,
+    WholeResponse,
     accepts_gzip,
     error_response,
     request_id_of,
@@ -83,13 +88,32 @@ Rest = Coroutine[Any, Any, None]
 Trace = Callable[[str, str, str], AbstractContextManager[Callable[[int, str], None]]]
 """Creates the span of a request; see ``Tracing.request``."""
 _NONE: Parameters = {}
+_SLASHES = re.compile("//+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Face:
+    """Another interface to the API: paths under a prefix, with their own credential and errors.
+
+    Unknown fields are ignored, PUT does what POST does, and several slashes count as one.
+    """
+
+    prefix: str
+    endpoints: Sequence[Endpoint]
+    read_credential: Callable[[Headers, Permission], dict[bytes, bytes]]
+    """Returns a request's headers with the credential in X-API-Key, and without cookies."""
+    error_response: Callable[[ApiError, str, Usage | None], WholeResponse]
+    """Returns the response for an error, as ``responses.error_response`` does."""
 
 
 class Resource:
     """One path: its endpoints by method."""
 
-    def __init__(self, path: str, endpoints: Mapping[str, Endpoint]) -> None:
-        self.rows = {method: _Row(endpoint, path) for method, endpoint in endpoints.items()}
+    def __init__(
+        self, path: str, endpoints: Mapping[str, Endpoint], face: Face | None = None
+    ) -> None:
+        self.face = face
+        self.rows = {method: _Row(endpoint, path, face) for method, endpoint in endpoints.items()}
         self.methods = ", ".join([*endpoints, "HEAD"] if "GET" in endpoints else endpoints)
         self.no_route = Route(NONE, path, NONE)
 
@@ -100,9 +124,10 @@ class Resource:
 class _Row:
     """An endpoint with everything about its requests that is known in advance."""
 
-    def __init__(self, endpoint: Endpoint, path: str) -> None:
+    def __init__(self, endpoint: Endpoint, path: str, face: Face | None) -> None:
         others = endpoint.other_fields
         self.endpoint = endpoint
+        self.face = face
         self.route = route_of(endpoint, path)
         self.waits_for_more = bool(endpoint.address_limit or endpoint.signature_header)
         """Whether the request waits between the access table and the body."""
@@ -117,19 +142,22 @@ class _Row:
             at_most=endpoint.max_body,
             required=bool(self._in_body) and not endpoint.body_optional,
             nested=frozenset(field.name for field in others if field.is_nested),
+            any_type=face is not None,
         )
 
     def values(
         self, body: Mapping[str, object], query: bytes, parameters: Parameters
     ) -> Mapping[str, object]:
         """Return the values of all places. Raises FieldError for unknown or duplicate names."""
-        if not body.keys() <= self._in_body:
+        if self.face is None and not body.keys() <= self._in_body:
             raise unknown_field(body.keys() - self._in_body, self._known)
         if not self._path and not query:
             return body
         values = dict(body)
         for name, text in _query(query):
             if name not in self._in_query:
+                if self.face is not None:
+                    continue
                 raise unknown_field([name], self._known)
             if name in values:
                 raise sent_twice(name)
@@ -195,8 +223,9 @@ class Road:
         outside: Iterable[Endpoint],
         pages: Mapping[str, ASGIApp],
         trace: Trace | None = None,
+        face: Face | None = None,
     ) -> None:
-        """Take the API's endpoints, those outside it, and the other pages by path."""
+        """Take the API's endpoints, those outside it, the other pages by path, and a face."""
         self._pipeline = pipeline
         self._keys = keys
         self._trace = trace
@@ -216,6 +245,7 @@ class Road:
             routing.Route(path, document) for path, document in served.items() if "{" in path
         ]
         self._not_found = observer.watch(send_not_found, NONE)
+        self._face = None if face is None else _FacePaths(face)
 
     def begin(self, request: Request) -> None:
         """1. Find the target of a request, and handle it."""
@@ -229,6 +259,9 @@ class Road:
         if row is None:
             self._refuse_method(request, found)
             return
+        if found.face is not None:
+            permission = row.endpoint.permission
+            request.headers = found.face.read_credential(request.headers, permission)
         passage = _Passage(request, row, parameters, is_traced=self._trace is not None)
         if self._trace is None:
             self._take(passage, self._enter)
@@ -236,6 +269,8 @@ class Road:
             request.connection.listener.begin(self._traced(passage, self._trace))
 
     def _routed(self, path: str) -> tuple[Resource | ASGIApp, Parameters]:
+        if self._face is not None and path.startswith(self._face.prefix):
+            return self._face.find(path)
         scope = {"type": "http", "method": "GET", "path": path}
         for route in self._routes:
             match, found = route.matches(scope)
@@ -245,9 +280,12 @@ class Road:
 
     def _refuse_method(self, request: Request, resource: Resource) -> None:
         began, request_id = perf_counter(), request_id_of(request.headers)
-        refused = method_not_allowed(resource.methods)
+        refused = (
+            method_not_allowed(resource.methods) if resource.rows else not_found("no such path")
+        )
         client = self._pipeline.trusted_proxies.client_of(request.peer, request.header_list)
-        request.respond(error_response(refused, request_id))
+        error_to = error_response if resource.face is None else resource.face.error_response
+        request.respond(error_to(refused, request_id, None))
         self._observer.finish(
             resource.no_route,
             request.method,
@@ -376,6 +414,7 @@ class Road:
             step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
             signed=passage.signed,
             usage=passage.usage,
+            head=None if passage.row.face is None else self._head(request),
         )
         if (
             passage.row.ask is None
@@ -389,6 +428,10 @@ class Road:
         self._keys.call(*question, partial(self._take, passage, self._told))
         passage.question = question
         return None
+
+    def _head(self, request: Request) -> Head:
+        proxies = self._pipeline.trusted_proxies
+        return Head(request.headers, proxies.client_of(request.peer, request.header_list))
 
     async def _handle(self, passage: _Passage, call: ApiCall) -> None:
         """6. Await a handler."""
@@ -464,7 +507,9 @@ class Road:
 
     def _send_error(self, passage: _Passage, error: ApiError) -> None:
         passage.request.on_body = None
-        passage.request.respond(error_response(error, passage.request_id, passage.usage))
+        face = passage.row.face
+        error_to = error_response if face is None else face.error_response
+        passage.request.respond(error_to(error, passage.request_id, passage.usage))
         self._finish(passage, error.without_frames())
 
     def _finish(self, passage: _Passage, answer: ApiError | int | None) -> None:
@@ -528,6 +573,39 @@ class Road:
             await self._wait(passage, steps())
             if request.response_started:
                 answered(request.status, passage.request_id)
+
+
+class _FacePaths:
+    """The paths of a face."""
+
+    def __init__(self, face: Face) -> None:
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in face.endpoints:
+            methods = by_path.setdefault(face.prefix + endpoint.path, {})
+            methods[endpoint.method] = endpoint
+            if endpoint.method == "POST":
+                methods["PUT"] = endpoint
+        self.prefix = face.prefix
+        self._routes: dict[str, list[tuple[routing.Route, Resource]]] = {}
+        """By the first two parts of their paths after the prefix: Starlette tries one by one."""
+        for path, methods in by_path.items():
+            resource = Resource(path, methods, face)
+            route = routing.Route(path, resource)
+            self._routes.setdefault(self._beginning(path), []).append((route, resource))
+        self._unknown = Resource(face.prefix, {}, face)
+
+    def find(self, path: str) -> tuple[Resource, Parameters]:
+        """Return the resource of a path and its parameters."""
+        path = _SLASHES.sub("/", path).removesuffix("/")
+        scope = {"type": "http", "method": "GET", "path": path}
+        for route, resource in self._routes.get(self._beginning(path), ()):
+            match, found = route.matches(scope)
+            if match is not routing.Match.NONE:
+                return resource, found["path_params"]
+        return self._unknown, _NONE
+
+    def _beginning(self, path: str) -> str:
+        return "/".join(path.removeprefix(self.prefix).split("/", 2)[:2])
 
 
 async def _rest(rest: Rest | None) -> None:

@@ -1,0 +1,129 @@
+"""The types of keys: what clients of Vault Transit call them, and the algorithms that they are.
+
+A type is stored with its keyring as one text, with a parameter set after a slash where the type has
+several: ``ml-dsa/65``.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pqkeep_gateway.transit.responses import TransitError
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
+
+DEFAULT = "aes256-gcm96"
+ALGORITHM_OF: Mapping[str, Algorithm] = {
+    "aes256-gcm96": Algorithm.XAES_256_GCM,
+    "chacha20-poly1305": Algorithm.XAES_256_GCM,
+    "xchacha20-poly1305": Algorithm.XAES_256_GCM,
+    "x-wing": Algorithm.X_WING,
+    "ml-kem-768": Algorithm.ML_KEM_768,
+    "ml-kem-1024": Algorithm.ML_KEM_1024,
+    "hmac": Algorithm.HMAC_SHA_256,
+    "hmac/64": Algorithm.HMAC_SHA_512,
+    "ml-dsa/65": Algorithm.ML_DSA_65,
+    "ml-dsa/87": Algorithm.ML_DSA_87,
+    "mldsa-65": Algorithm.ML_DSA_65,
+    "mldsa-87": Algorithm.ML_DSA_87,
+    "slh-dsa/slh-dsa-sha2-128s": Algorithm.SLH_DSA_SHA2_128S,
+    "slh-dsa/slh-dsa-sha2-128f": Algorithm.SLH_DSA_SHA2_128F,
+    "slh-dsa/slh-dsa-sha2-192s": Algorithm.SLH_DSA_SHA2_192S,
+    "slh-dsa/slh-dsa-sha2-256s": Algorithm.SLH_DSA_SHA2_256S,
+    "hybrid/65": Algorithm.COMPOSITE_ML_DSA,
+}
+"""The algorithm of each stored type."""
+DEFAULT_SETS = {"ml-dsa": "65", "slh-dsa": "slh-dsa-sha2-128s", "hybrid": "65"}
+"""The parameter set of a type that needs one, if the request names none."""
+_CLASSICAL = (
+    "ecdsa-p256",
+    "ecdsa-p384",
+    "ecdsa-p521",
+    "ed25519",
+    "rsa-2048",
+    "rsa-3072",
+    "rsa-4096",
+)
+_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        _CLASSICAL,
+        "a quantum computer breaks it; use ml-dsa with parameter_set 65 or 87, or hybrid, which"
+        " signs with ML-DSA-65 and ECDSA P-256 together",
+    ),
+    "aes128-gcm96": "128 bits are not offered; use aes256-gcm96",
+    "aes128-cmac": "use hmac",
+    "aes192-cmac": "use hmac",
+    "aes256-cmac": "use hmac",
+    "managed_key": "keys of other systems cannot be used; use a type of this service",
+}
+"""Types of Vault that this service does not offer, and what to do."""
+
+
+class KeyType(NamedTuple):
+    """The type of a keyring, as clients of Vault Transit see it."""
+
+    stored: str
+    """The type and its parameter set, as the keyring has it."""
+    derived: bool
+
+    @property
+    def name(self) -> str:
+        """The type that the client asked for."""
+        return self.stored.partition("/")[0]
+
+    @property
+    def parameter_set(self) -> str:
+        """The parameter set; empty for a type without one."""
+        return "" if self.name == "hmac" else self.stored.partition("/")[2]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of the keyring's keys."""
+        return ALGORITHM_OF[self.stored]
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether its keys encrypt and decrypt."""
+        return ALGORITHMS[self.algorithm].kind in {Kind.KEM, Kind.CIPHER}
+
+    @property
+    def signs(self) -> bool:
+        """Whether its keys sign and verify."""
+        return ALGORITHMS[self.algorithm].kind is Kind.SIGNATURE
+
+
+def stored_type(
+    name: str | None,
+    parameter_set: str | None,
+    key_size: int | None,
+    hybrid: tuple[str | None, str | None],
+) -> str:
+    """Return the type of a request in its stored form; ``hybrid``: its two halves.
+
+    Raises TransitError for a type that is not offered: another type would not be what the client means.
+    """
+    asked = name or DEFAULT
+    if asked in _OTHERS:
+        raise TransitError(f"type {asked} is not offered: {_OTHERS[asked]}")
+    if asked == "hmac":
+        if key_size not in {None, 0, 32, 64}:
+            raise TransitError("key_size must be 32 or 64 bytes for hmac")
+        return "hmac/64" if key_size == 64 else "hmac"  # noqa: PLR2004 - bytes of HMAC-SHA-512
+    if asked == "hybrid" and (hybrid[0] or "ml-dsa", hybrid[1] or "ecdsa-p256") != (
+        "ml-dsa",
+        "ecdsa-p256",
+    ):
+        raise TransitError(
+            "hybrid is offered with hybrid_key_type_pqc ml-dsa and hybrid_key_type_ec ecdsa-p256"
+        )
+    if asked in DEFAULT_SETS:
+        stored = f"{asked}/{parameter_set or DEFAULT_SETS[asked]}"
+        if stored not in ALGORITHM_OF:
+            offered = [
+                text.partition("/")[2] for text in ALGORITHM_OF if text.startswith(f"{asked}/")
+            ]
+            sets = ", ".join(offered)
+            raise TransitError(f"parameter_set of {asked} must be one of: {sets}")
+        return stored
+    if asked not in ALGORITHM_OF:
+        names = ", ".join(dict.fromkeys(text.partition("/")[0] for text in ALGORITHM_OF))
+        raise TransitError(f"unknown key type; the types are: {names}")
+    return asked

@@ -1,0 +1,165 @@
+"""The table of the face: paths, and the operations of the API that they are."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
+from pqkeep_gateway.http.endpoint import ApiCall, Document, Endpoint
+from pqkeep_gateway.http.field import Field
+from pqkeep_gateway.http.pipeline import Headers, Pipeline
+from pqkeep_gateway.http.road import Face
+from pqkeep_gateway.shards import TenantKeyService
+from pqkeep_gateway.storage.tenants import Tenant
+from pqkeep_gateway.transit import encryption, keys, system
+from pqkeep_gateway.transit.encryption import TransitEncryption
+from pqkeep_gateway.transit.fields import NAME
+from pqkeep_gateway.transit.keys import TransitKeys
+from pqkeep_gateway.transit.operations import Operations
+from pqkeep_gateway.transit.responses import TransitError, error_response
+from pqkeep_gateway.transit.system import System
+from pqkeep_protocol.keys import TenantId
+
+PREFIX = "/v1/"
+TOKEN, NAMESPACE, WRAP_TTL = b"x-vault-token", b"x-vault-namespace", b"x-vault-wrap-ttl"
+_BEARER = b"bearer "
+_REPLACED = frozenset({b"cookie", b"x-api-key"})
+FindTenant = Callable[[TenantId], Awaitable[Tenant]]
+"""Returns a tenant. Raises TenantNotFoundError, UnavailableError."""
+OWN_API_KEY = "get_own_api_key"
+"""The operation of everything that any API key may ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One path and method."""
+
+    method: str
+    path: str
+    operation: str
+    """The name of the API's endpoint: it has the permission, and the scopes name it."""
+    handler: Callable[[ApiCall], Awaitable[Document]]
+    fields: tuple[Field[Any], ...] = ()
+    """The fields of the body or query."""
+    is_public: bool = False
+    """Whether it needs no credential."""
+
+
+def rows(operations: Operations, clock: Clock) -> tuple[Row, ...]:
+    """Return the table."""
+    transit_keys = TransitKeys(operations)
+    encryption_ = TransitEncryption(operations, transit_keys)
+    system_ = System(operations, clock)
+    return (
+        Row("GET", "sys/health", "check_health", system_.health, is_public=True),
+        Row("GET", "sys/seal-status", "check_health", system_.seal_status, is_public=True),
+        Row("GET", "sys/leader", "check_health", system_.leader, is_public=True),
+        Row("GET", "sys/mounts", OWN_API_KEY, system_.mounts),
+        Row("GET", "sys/internal/ui/mounts", OWN_API_KEY, system_.ui_mounts),
+        Row("GET", "sys/internal/ui/mounts/transit", OWN_API_KEY, system_.ui_mount),
+        Row("GET", "sys/internal/ui/mounts/transit/{path:path}", OWN_API_KEY, system_.ui_mount),
+        Row("GET", "auth/token/lookup-self", OWN_API_KEY, system_.look_up_self),
+        Row("POST", "auth/token/renew-self", OWN_API_KEY, system_.renew_self),
+        Row("POST", "auth/token/revoke-self", OWN_API_KEY, system_.revoke_self),
+        Row(
+            "POST", "auth/approle/login", OWN_API_KEY, system_.log_in, system.LOGIN, is_public=True
+        ),
+        Row("LIST", "transit/keys", "list_keyrings", transit_keys.list_, keys.LIST),
+        Row("GET", "transit/keys", "list_keyrings", transit_keys.read_list, keys.READ_LIST),
+        Row("POST", "transit/keys/{name}", "create_keyring", transit_keys.create, keys.NEW_KEY),
+        Row("GET", "transit/keys/{name}", "get_keyring", transit_keys.read),
+        Row("DELETE", "transit/keys/{name}", "delete_keyring", transit_keys.delete),
+        Row(
+            "POST",
+            "transit/keys/{name}/config",
+            "update_keyring",
+            transit_keys.configure,
+            keys.CONFIG,
+        ),
+        Row("POST", "transit/keys/{name}/rotate", "rotate_key", transit_keys.rotate),
+        Row(
+            "DELETE", "transit/keys/{name}/soft-delete", "delete_keyring", transit_keys.soft_delete
+        ),
+        Row(
+            "POST",
+            "transit/keys/{name}/soft-delete-restore",
+            "restore_keyring",
+            transit_keys.restore,
+        ),
+        Row("POST", "transit/encrypt/{name}", "encrypt", encryption_.encrypt, encryption.ENCRYPT),
+        Row("POST", "transit/decrypt/{name}", "decrypt", encryption_.decrypt, encryption.DECRYPT),
+    )
+
+
+def face(
+    pipeline: Pipeline,
+    endpoints: Iterable[Endpoint],
+    look_ups: TenantKeyService,
+    find_tenant: FindTenant,
+    clock: Clock,
+) -> Face:
+    """Return the face for the API's endpoints. ``look_ups``: the key service, for types."""
+    operations = Operations(pipeline, endpoints, look_ups)
+
+    def endpoint(row: Row) -> Endpoint:
+        base = operations[row.operation]
+
+        async def handler(call: ApiCall) -> Document:
+            await _check_head(call, find_tenant)
+            return await row.handler(call)
+
+        has_name = "{name}" in row.path
+        return Endpoint(
+            method=row.method,
+            path=row.path,
+            name=f"{row.method} {PREFIX}{row.path}",
+            handler=handler,
+            permission=Permission.PUBLIC if row.is_public else base.permission,
+            example=None,
+            fields=((NAME,) if has_name else ()) + row.fields,
+            field_codes=BAD_REQUEST_FIELDS,
+            recorded_as=base.audit_operation,
+            body_optional=True,
+            disabled=base.disabled,
+            keyring_of=NAME.read if has_name else None,
+        )
+
+    return Face(
+        prefix=PREFIX,
+        endpoints=tuple(endpoint(row) for row in rows(operations, clock)),
+        read_credential=read_credential,
+        error_response=error_response,
+    )
+
+
+def read_credential(headers: Headers, permission: Permission) -> dict[bytes, bytes]:
+    """Return headers with the token in X-API-Key. Public requests have none."""
+    read = {name: value for name, value in headers.items() if name not in _REPLACED}
+    if permission is not Permission.PUBLIC:
+        read[b"x-api-key"] = headers.get(TOKEN) or _bearer(headers)
+    return read
+
+
+def _bearer(headers: Mapping[bytes, bytes]) -> bytes:
+    given = headers.get(b"authorization", b"")
+    return given[len(_BEARER) :] if given[: len(_BEARER)].lower() == _BEARER else b""
+
+
+async def _check_head(call: ApiCall, find_tenant: FindTenant) -> None:
+    """Refuse headers that ask for something that is not there. Raises TransitError."""
+    headers = {} if call.head is None else call.head.headers
+    if headers.get(WRAP_TTL, b"0").strip() not in {b"", b"0"}:
+        raise TransitError(
+            "X-Vault-Wrap-TTL is refused: responses are not wrapped in another token"
+        )
+    given = headers.get(NAMESPACE, b"").decode("latin-1").strip("/ ")
+    tenant = call.principal.tenant
+    if not given or tenant is None or given == str(tenant):
+        return
+    if given != (await find_tenant(tenant)).name:
+        raise TransitError(
+            "X-Vault-Namespace is refused: a token belongs to one tenant; leave it out, or send"
+            " that tenant's name or id"
+        )

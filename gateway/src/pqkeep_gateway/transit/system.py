@@ -1,0 +1,218 @@
+"""sys/* and auth/*: what clients ask before and beside their work with keys."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import structs
+
+from pqkeep_gateway.access.admission import UnknownCredentialError
+from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.api.api_keys import OwnApiKey
+from pqkeep_gateway.http.endpoint import ApiCall, Document
+from pqkeep_gateway.http.errors import ApiError
+from pqkeep_gateway.http.field import Field
+from pqkeep_gateway.transit.fields import text
+from pqkeep_gateway.transit.operations import Operations
+from pqkeep_gateway.transit.responses import TransitError, document, no_content, success
+
+VERSION = "1.19.0+pqkeep"
+"""The version of Vault that clients see: newer ones expect nothing more of Transit."""
+UNHEALTHY = 503
+_NAME = "pqkeep"
+_MOUNT: Mapping[str, object] = {
+    "accessor": "transit_pqkeep",
+    "config": {"default_lease_ttl": 0, "force_no_cache": False, "max_lease_ttl": 0},
+    "description": "keys of pqkeep",
+    "external_entropy_access": False,
+    "local": False,
+    "options": {},
+    "plugin_version": "",
+    "running_plugin_version": "",
+    "running_sha256": "",
+    "seal_wrap": False,
+    "type": "transit",
+    "uuid": "",
+}
+MOUNT = "transit"
+
+_ROLE_ID = text("role_id")
+_SECRET_ID = text("secret_id")
+LOGIN: tuple[Field[Any], ...] = (_ROLE_ID, _SECRET_ID)
+
+
+class System:
+    """The handlers."""
+
+    def __init__(self, operations: Operations, clock: Clock) -> None:
+        """Take the operations of the API, and the clock for remaining times."""
+        self._operations = operations
+        self._clock = clock
+
+    async def health(self, call: ApiCall) -> Document:
+        """Tell whether requests can be served: 200, or 503 as a sealed Vault."""
+        is_healthy = await self._is_healthy(call)
+        return document(
+            {
+                "initialized": True,
+                "sealed": not is_healthy,
+                "standby": False,
+                "performance_standby": False,
+                "replication_performance_mode": "disabled",
+                "replication_dr_mode": "disabled",
+                "server_time_utc": int(self._clock()),
+                "version": VERSION,
+                "cluster_name": _NAME,
+                "cluster_id": "",
+            },
+            200 if is_healthy else UNHEALTHY,
+        )
+
+    async def seal_status(self, call: ApiCall) -> Document:
+        """Tell whether requests can be served, as the state of a seal."""
+        return document(
+            {
+                "type": "shamir",
+                "initialized": True,
+                "sealed": not await self._is_healthy(call),
+                "t": 1,
+                "n": 1,
+                "progress": 0,
+                "nonce": "",
+                "version": VERSION,
+                "build_date": "",
+                "migration": False,
+                "cluster_name": _NAME,
+                "cluster_id": "",
+                "recovery_seal": False,
+                "storage_type": _NAME,
+            }
+        )
+
+    async def leader(self, call: ApiCall) -> Document:
+        """Tell that there is no other node to ask."""
+        return document(
+            {
+                "ha_enabled": False,
+                "is_self": False,
+                "active_time": "0001-01-01T00:00:00Z",
+                "leader_address": "",
+                "leader_cluster_address": "",
+            }
+        )
+
+    async def mounts(self, call: ApiCall) -> Document:
+        """List the one mount."""
+        return success(call, {f"{MOUNT}/": _MOUNT})
+
+    async def ui_mounts(self, call: ApiCall) -> Document:
+        """List the one mount, as the user interface asks for it."""
+        return success(call, {"auth": {}, "secret": {f"{MOUNT}/": _MOUNT}})
+
+    async def ui_mount(self, call: ApiCall) -> Document:
+        """Return the one mount, in which a path is."""
+        return success(call, {**_MOUNT, "path": f"{MOUNT}/"})
+
+    async def look_up_self(self, call: ApiCall) -> Document:
+        """Return the API key that calls, as a token."""
+        own = await self._own(call)
+        seconds = self._seconds(own)
+        return success(
+            call,
+            {
+                "accessor": _accessor(own),
+                "creation_time": 0,
+                "creation_ttl": seconds,
+                "display_name": own.name or _NAME,
+                "entity_id": "",
+                "expire_time": own.expires_at,
+                "explicit_max_ttl": 0,
+                "id": _token(call),
+                "meta": _meta(own),
+                "num_uses": 0,
+                "orphan": True,
+                "path": "auth/token/create",
+                "policies": ["default"],
+                "renewable": False,
+                "ttl": seconds,
+                "type": "service",
+            },
+        )
+
+    async def renew_self(self, call: ApiCall) -> Document:
+        """Return the API key that calls. Its expiry does not change."""
+        return success(call, None, auth=self._auth(await self._own(call), _token(call)))
+
+    async def revoke_self(self, call: ApiCall) -> Document:
+        """Do nothing: programs revoke their token when they end, and start again with the same."""
+        await self._own(call)
+        return no_content()
+
+    async def log_in(self, call: ApiCall) -> Document:
+        """Return the API key in secret_id as the token. role_id is its name, if it has one."""
+        secret_id = call[_SECRET_ID] or ""
+        try:
+            principal = (await self._operations.log_in(call, secret_id)).principal
+        except UnknownCredentialError:
+            raise TransitError("invalid role or secret ID") from None
+        is_named = isinstance(principal, ApiKeyPrincipal) and principal.name is not None
+        if not isinstance(principal, ApiKeyPrincipal) or (
+            is_named and principal.name != call[_ROLE_ID]
+        ):
+            raise TransitError("invalid role or secret ID")
+        own = await self._own(_as(call, principal))
+        return success(call, None, auth=self._auth(own, secret_id))
+
+    async def _own(self, call: ApiCall) -> OwnApiKey:
+        own: OwnApiKey = await self._operations.run("get_own_api_key", call, {})
+        return own
+
+    async def _is_healthy(self, call: ApiCall) -> bool:
+        try:
+            await self._operations.run("check_health", call, {})
+        except ApiError:
+            return False
+        return True
+
+    def _auth(self, own: OwnApiKey, token: str) -> Mapping[str, object]:
+        return {
+            "client_token": token,
+            "accessor": _accessor(own),
+            "policies": ["default"],
+            "token_policies": ["default"],
+            "metadata": _meta(own),
+            "lease_duration": self._seconds(own),
+            "renewable": False,
+            "entity_id": "",
+            "token_type": "service",
+            "orphan": True,
+            "mfa_requirement": None,
+            "num_uses": 0,
+        }
+
+    def _seconds(self, own: OwnApiKey) -> int:
+        """Return the seconds until the API key expires; 0: it does not."""
+        if own.expires_at is None:
+            return 0
+        return max(int(datetime.fromisoformat(own.expires_at).timestamp() - self._clock()), 1)
+
+
+def _as(call: ApiCall, principal: ApiKeyPrincipal) -> ApiCall:
+    """Return the call as one of another principal."""
+    return structs.replace(
+        call, principal=principal, attribution=call.attribution.by(str(principal))
+    )
+
+
+def _accessor(own: OwnApiKey) -> str:
+    return f"{own.tenant_id}.{own.version}"
+
+
+def _meta(own: OwnApiKey) -> Mapping[str, str]:
+    return {"tenant_id": own.tenant_id, "version": str(own.version)}
+
+
+def _token(call: ApiCall) -> str:
+    """Return the credential of the call, for its sender."""
+    return "" if call.head is None else call.head.headers.get(b"x-api-key", b"").decode("latin-1")
