@@ -27,6 +27,7 @@ from pqkeep_protocol.codec import (
     ToKeyService,
 )
 from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keyrings import DERIVED_PURPOSES
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     MAX_KEY_VERSION,
@@ -38,13 +39,17 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import (
+    AnyKeylessRequest,
+    AnyKeylessResult,
     AnyRequest,
     AnyResult,
     Attribution,
     CancelDestruction,
     CiphertextFormat,
+    CreateKeyring,
     DataKeySize,
     Encrypt,
+    GenerateDataKey,
     KeyRequest,
     Mu,
     ScheduleDestruction,
@@ -130,12 +135,16 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:
     fields = {field.name: _field(field.type) for field in structs.fields(kind)}
     if kind in (ScheduleDestruction, CancelDestruction):
         fields["keyring"] = st.just(DEFAULT_KEYRING)
+    if kind is GenerateDataKey:
+        fields["format"] = st.sampled_from(CiphertextFormat)
+    if kind is CreateKeyring:
+        fields["purposes"] = st.just(DERIVED_PURPOSES)
     if not issubclass(kind, KeyRequest) or "public_key" not in fields:
         return st.builds(kind, **fields)
     own: dict[str, SearchStrategy[Any]] = {"public_key": st.none()}
     supplied: dict[str, SearchStrategy[Any]] = {"version": st.none(), "public_key": _bytes}
     if kind is Encrypt:
-        supplied["format"] = st.just(CiphertextFormat.CIPHERTEXT)
+        supplied |= {"format": st.just(CiphertextFormat.CIPHERTEXT), "context": st.just(b"")}
     else:
         own["version"] = _versions
     return st.builds(kind, **fields | own) | st.builds(kind, **fields | supplied)
@@ -154,14 +163,18 @@ _TO_KEY_SERVICE: list[SearchStrategy[AnyFrame]] = [
             attribution=_attributions,
             request=_of(kind),
         )
-        for kind in get_args(AnyRequest | AnyAuditRequest | AnyAdministrationRequest | GetMetrics)
+        for kind in get_args(
+            AnyRequest | AnyKeylessRequest | AnyAuditRequest | AnyAdministrationRequest | GetMetrics
+        )
     ),
     st.builds(Ping, id=_ids),
 ]
 _TO_GATEWAY: list[SearchStrategy[AnyFrame]] = [
     *(
         st.builds(Answer, id=_ids, result=_of(kind))
-        for kind in get_args(AnyResult | AnyAuditResult | AnyAdministrationResult | Metrics)
+        for kind in get_args(
+            AnyResult | AnyKeylessResult | AnyAuditResult | AnyAdministrationResult | Metrics
+        )
     ),
     st.builds(Refusal, id=_ids, kind=st.sampled_from(ErrorKind)),
     st.builds(Pong, id=_ids),

@@ -20,6 +20,7 @@ RESOURCES = (
     "kem",
     "signatures",
     "macs",
+    "tools",
     "keys",
     "keyrings",
     "tenants",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha3_512, sha256
 from typing import Any
 
 import pytest
@@ -87,3 +88,13 @@ def test_derived_keys(client: Client) -> None:
         client.kem.decrypt(sealed, **theirs)
     with pytest.raises(InvalidRequestError, match="context"):
         client.kem.encrypt(bytes(16), **key)
+
+
+def test_tools(client: Client) -> None:
+    """Hashes and random bytes need no key."""
+    assert client.tools.hash(b"hello") == sha256(b"hello").digest()
+    assert client.tools.hash(b"hello", hash_algorithm="SHA3-512") == sha3_512(b"hello").digest()
+    assert len(client.tools.random()) == 32
+    assert len(client.tools.random(size=131_072)) == 131_072
+    with pytest.raises(InvalidRequestError, match="size"):
+        client.tools.random(size=131_073)

@@ -26,6 +26,8 @@ EVERY_ENDPOINT = [
     ("POST", "/kem/data-key"),
     ("POST", "/mac/compute"),
     ("POST", "/mac/verify"),
+    ("POST", "/hash"),
+    ("POST", "/random"),
     ("POST", "/signature/sign-hash"),
     ("POST", "/signature/verify-hash"),
     ("POST", "/signature/sign-mu"),

@@ -23,6 +23,7 @@ from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FramedConnection, Re
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
+    AnyKeylessResult,
     AnyRequest,
     AnyResult,
     Attribution,
@@ -42,7 +43,7 @@ from pqkeep_protocol.metrics import Metrics
 pytestmark = pytest.mark.campaign
 
 Start = Callable[[str], tuple[Process, Path]]
-Outcome = AnyResult | BatchResults | ErrorKind
+Outcome = AnyResult | AnyKeylessResult | BatchResults | ErrorKind
 
 SLOW = Algorithm.SLH_DSA_SHA2_256S
 QUICK = Algorithm.SLH_DSA_SHA2_128F

@@ -43,6 +43,7 @@ from pqkeep_gateway.api import (
     kem,
     key_import,
     key_operation,
+    keyless,
     keyrings,
     keys,
     mac,
@@ -371,6 +372,7 @@ async def assemble(
         key_operation.endpoint(re_encryption.OPERATION, access),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in mac.OPERATIONS),
+        *keyless.endpoints(access),
         *batch.endpoints(access, audit_delivery),
         *keys.endpoints(
             access, terms, partial(_tell_owners, engine, clock), config.min_archive_days

@@ -24,6 +24,7 @@ from pqkeep_protocol.administration import AnyAdministrationRequest
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, peer_of, reason
 from pqkeep_protocol.messages import (
+    AnyKeylessRequest,
     AnyRequest,
     Batch,
     CancelArchive,
@@ -155,7 +156,12 @@ DESTRUCTION_REQUESTS: frozenset[type[Struct]] = frozenset(
 )
 """What both sockets take: whoever has the key service's machine can stop a destruction there."""
 GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {*get_args(AnyRequest | AnyAuditRequest), Batch, GetMetrics, ListDestructions}
+    {
+        *get_args(AnyRequest | AnyKeylessRequest | AnyAuditRequest),
+        Batch,
+        GetMetrics,
+        ListDestructions,
+    }
 )
 OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(
     {*get_args(AnyAdministrationRequest), *DESTRUCTION_REQUESTS}

@@ -26,6 +26,7 @@ from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.batch import Batches
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, LinkListener, Listener
 from pqkeep_keyservice.metrics import ServiceMetrics
+from pqkeep_keyservice.operations import keyless
 from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.administration import AnyAdministrationRequest, AnyAdministrationResult
 from pqkeep_protocol.audit import AnyAuditResult
@@ -47,6 +48,8 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import (
+    AnyKeylessRequest,
+    AnyKeylessResult,
     AnyResult,
     Batch,
     BatchResults,
@@ -356,7 +359,7 @@ class Server:
         for (operation, algorithm, outcome), times in counts.items():
             self._metrics.count(operation, algorithm, outcome, seconds / len(batch.items), times)
 
-    async def _result(self, call: "_Call") -> "_Result":
+    async def _result(self, call: "_Call") -> "_Result":  # noqa: PLR0911 - one for each kind
         request, attribution = call.frame.request, call.frame.attribution
         if isinstance(request, KeyRequest):
             return await self._transactions.execute(request, attribution, call.deadline)
@@ -364,6 +367,8 @@ class Server:
             if request.tenant == INSTALLATION:
                 raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
             return await self._batches.execute(request, attribution, call.deadline)
+        if isinstance(request, AnyKeylessRequest):
+            return keyless.respond(request)
         if isinstance(request, GetMetrics):
             return await self._metrics.collect(self._under_way)
         if isinstance(request, ListDestructions):
@@ -374,7 +379,13 @@ class Server:
 
 
 _Result = (
-    AnyResult | BatchResults | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+    AnyResult
+    | AnyKeylessResult
+    | BatchResults
+    | Destructions
+    | AnyAuditResult
+    | AnyAdministrationResult
+    | Metrics
 )
 _Outcome = _Result | ErrorKind
 

@@ -167,6 +167,21 @@ DIGEST_SIZE: Mapping[HashAlgorithm, int] = {
 }
 """Bytes in a digest."""
 
+
+class HashFunction(StrEnum):
+    """Hash functions that hash data in the key service."""
+
+    SHA_256 = "SHA-256"
+    SHA_384 = "SHA-384"
+    SHA_512 = "SHA-512"
+    SHA3_256 = "SHA3-256"
+    SHA3_384 = "SHA3-384"
+    SHA3_512 = "SHA3-512"
+
+
+MAX_RANDOM = 128 * 1024
+"""The most random bytes of one request."""
+
 SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
 """Sizes in bytes of keys that can be wrapped."""
 

@@ -171,6 +171,10 @@ class AuditEvent(StrEnum):
     WITHDRAW_INVITATION = "withdraw-invitation"
     ACCEPT_INVITATION = "accept-invitation"
 
+    # Hashes and random bytes, without a key
+    HASH = "hash"
+    GENERATE_RANDOM = "generate-random"
+
     # Usage, the audit log, and health
     GET_INSTALLATION = "get-installation"
     GET_USAGE = "get-usage"

@@ -17,6 +17,8 @@ from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import DEFAULT_SHARD, ShardName
 from pqkeep_protocol.messages import (
+    AnyKeylessRequest,
+    AnyKeylessResult,
     AnyRequest,
     AnyResult,
     Attribution,
@@ -51,6 +53,7 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
     attribution: Attribution
     request: (
         AnyRequest
+        | AnyKeylessRequest
         | Batch
         | ListDestructions
         | AnyAuditRequest
@@ -72,7 +75,13 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
 
     id: int
     result: (
-        AnyResult | BatchResults | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+        AnyResult
+        | AnyKeylessResult
+        | BatchResults
+        | Destructions
+        | AnyAuditResult
+        | AnyAdministrationResult
+        | Metrics
     )
 
 
@@ -99,6 +108,7 @@ RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
     request: get_args(request.__orig_bases__[0])[0]
     for request in get_args(
         AnyRequest
+        | AnyKeylessRequest
         | Batch
         | ListDestructions
         | AnyAuditRequest

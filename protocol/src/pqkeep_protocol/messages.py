@@ -15,10 +15,12 @@ from pqkeep_protocol.algorithms import (
     MAX_ASSOCIATED_DATA,
     MAX_CONTEXT,
     MAX_DERIVATION_CONTEXT,
+    MAX_RANDOM,
     MU_SIZE,
     RESERVED_CONTEXT,
     Algorithm,
     HashAlgorithm,
+    HashFunction,
     Operation,
 )
 from pqkeep_protocol.errors import ErrorKind
@@ -481,6 +483,31 @@ class VerifyMac(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mac
     mac: bytes
 
 
+class Hashed(Result, frozen=True, kw_only=True, tag="hashed"):
+    """The digest of some data."""
+
+    digest: bytes
+
+
+class HashData(Request[Hashed], frozen=True, kw_only=True, tag="hash"):
+    """Hash data. No key takes part, so there is no record."""
+
+    function: HashFunction
+    data: bytes
+
+
+class RandomBytes(Result, frozen=True, kw_only=True, tag="random-bytes"):
+    """Random bytes of the operating system."""
+
+    data: bytes
+
+
+class GenerateRandom(Request[RandomBytes], frozen=True, kw_only=True, tag="generate-random"):
+    """Make random bytes. No key takes part, so there is no record."""
+
+    size: Annotated[int, Meta(ge=1, le=MAX_RANDOM)]
+
+
 class Key(Result, frozen=True, kw_only=True, tag="key"):
     """One key version."""
 
@@ -932,6 +959,9 @@ AnyResult = (
     | ImportKey
     | TenantDestruction
 )
+
+AnyKeylessRequest = HashData | GenerateRandom
+AnyKeylessResult = Hashed | RandomBytes
 
 MAX_ITEMS = 128
 """Requests in one batch. That many of the largest signatures fit into a frame."""

@@ -17,6 +17,7 @@ from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
+from pqkeep.resources.tools import Tools
 
 if TYPE_CHECKING:
     from pqkeep.local import AsyncLocal
@@ -57,6 +58,7 @@ class AsyncClient:
         self.kem: Kem[AsyncTransport] = Kem(self._transport, rules)
         self.signatures: Signatures[AsyncTransport] = Signatures(self._transport, rules)
         self.macs: Macs[AsyncTransport] = Macs(self._transport, rules)
+        self.tools: Tools[AsyncTransport] = Tools(self._transport)
         self.keys: Keys[AsyncTransport] = Keys(self._transport, rules)
         self.keyrings: Keyrings[AsyncTransport] = Keyrings(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)

@@ -17,6 +17,7 @@ from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
+from pqkeep.resources.tools import Tools
 
 if TYPE_CHECKING:
     from pqkeep.local import Local
@@ -66,6 +67,7 @@ class Client:
         self.kem: Kem[Transport] = Kem(self._transport, rules)
         self.signatures: Signatures[Transport] = Signatures(self._transport, rules)
         self.macs: Macs[Transport] = Macs(self._transport, rules)
+        self.tools: Tools[Transport] = Tools(self._transport)
         self.keys: Keys[Transport] = Keys(self._transport, rules)
         self.keyrings: Keyrings[Transport] = Keyrings(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)

@@ -50,7 +50,8 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     | {Operation.COMPUTE_MAC}
     | _VERIFY
     | _PUBLIC_KEYS
-    | _LISTS,
+    | _LISTS
+    | {AuditEvent.HASH, AuditEvent.GENERATE_RANDOM},
     Group.ENCRYPT_ONLY: _ENCRYPT | _PUBLIC_KEYS,
     Group.DECRYPT_ONLY: _DECRYPT,
     Group.VERIFY_ONLY: _VERIFY | _PUBLIC_KEYS,

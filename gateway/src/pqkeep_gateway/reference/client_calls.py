@@ -82,6 +82,8 @@ CALLS: Mapping[str, ClientCall] = {
     ),
     "compute_mac": ClientCall("macs.compute", _shown("computed"), ("message",), _KEY),
     "verify_mac": ClientCall("macs.verify", _shown("is_valid"), ("message", "mac"), _KEY),
+    "hash": ClientCall("tools.hash", _shown("digest"), ("data",), _same("hash_algorithm")),
+    "generate_random": ClientCall("tools.random", _shown("random"), (), _same("size")),
     "sign": ClientCall(
         "signatures.sign",
         _shown("signed"),

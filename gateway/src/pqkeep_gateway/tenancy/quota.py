@@ -8,7 +8,8 @@ from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.algorithms import USES, Operation
+from pqkeep_protocol.algorithms import USES
+from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.logs import logger
 
@@ -16,8 +17,8 @@ _LOG = logger(__name__)
 
 T = TypeVar("T")
 
-COUNTED = USES
-"""Counted operations with keys. Key management is free, so that rotations are not postponed."""
+COUNTED: frozenset[GatewayOperation] = USES | {AuditEvent.HASH, AuditEvent.GENERATE_RANDOM}
+"""Counted operations. Key management is free, so that rotations are not postponed."""
 
 
 class QuotaUsedUpError(Exception):
@@ -38,7 +39,7 @@ class Quotas:
     async def spend(
         self,
         principal: TenantPrincipal,
-        operation: Operation,
+        operation: GatewayOperation,
         work: Callable[[], Awaitable[T]],
     ) -> T:
         """Do work that counts as one operation, unless it fails. Raises QuotaUsedUpError.
@@ -58,7 +59,7 @@ class Quotas:
     async def spend_many(
         self,
         principal: TenantPrincipal,
-        operation: Operation,
+        operation: GatewayOperation,
         many: int,
         work: Callable[[], Awaitable[tuple[T, int]]],
     ) -> T:
@@ -87,11 +88,11 @@ class Quotas:
             return None
         return await self._usage.used(tenant, self._month()), quota
 
-    def counts(self, principal: TenantPrincipal, operation: Operation) -> bool:
+    def counts(self, principal: TenantPrincipal, operation: GatewayOperation) -> bool:
         """Return whether an operation counts against the monthly quota."""
         return self._quota(principal, operation) is not None
 
-    def _quota(self, principal: TenantPrincipal, operation: Operation) -> int | None:
+    def _quota(self, principal: TenantPrincipal, operation: GatewayOperation) -> int | None:
         """Return a tenant's monthly quota; None if this operation is not counted."""
         if operation not in COUNTED:
             return None
