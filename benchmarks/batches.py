@@ -1,4 +1,4 @@
-"""Batches beside single calls: what an item costs in each, by how many ask at once."""
+"""Batches compared with single calls: the cost of an item in each, by the number of callers."""
 
 from collections.abc import Iterable
 from statistics import median
@@ -11,7 +11,7 @@ from benchmarks.load import Measurement
 ITEMS = 64
 """Items of a batch."""
 CONNECTIONS = (1, 8)
-"""Beside the run's own: a program that works through a list has one."""
+"""Added to the run's own numbers: a program that processes a list has one connection."""
 
 
 class Batches(Struct, frozen=True):
@@ -23,11 +23,11 @@ class Batches(Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """How many times the items of single calls batches have in a second."""
+        """The items per second of batches, as a multiple of single calls."""
         return _rate(self.batched, ITEMS) / _rate(self.single, 1)
 
     def add_to(self, table: Table) -> None:
-        """Add what an item costs, and how many there are in a second."""
+        """Add the cost of an item, and the items per second."""
         for name, found, items in (
             ("single calls", self.single, 1),
             (f"batches of {ITEMS}", self.batched, ITEMS),
@@ -46,7 +46,7 @@ class Batches(Struct, frozen=True):
 
 
 def fill(table: Table, measured: Iterable[Batches]) -> Table:
-    """Fill in a table of all that was measured."""
+    """Fill a table with all measurements."""
     for column in ("connections", "items/s", "ratio", "gateway", "key service", "whole"):
         table.add_column(column, justify="right")
     for each in measured:

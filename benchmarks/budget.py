@@ -1,4 +1,4 @@
-"""What an operation may cost, in microseconds of CPU; the architecture was chosen for these."""
+"""The budget of an operation in microseconds of CPU. The architecture was chosen for these."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

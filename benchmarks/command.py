@@ -1,4 +1,4 @@
-"""What the programs that measure have in common: their numbers, how they end, and what they print."""
+"""Common parts of the measuring programs: arguments, exit statuses and output."""
 
 import argparse
 import signal
@@ -17,7 +17,7 @@ MOST_CONNECTIONS = 256
 """The key service's limit of concurrent requests on one connection; more get 503."""
 
 Report = Callable[[str], None]
-"""Shows what is done next."""
+"""Shows the next step."""
 
 
 class Results(Protocol):
@@ -34,12 +34,12 @@ def number_of_seconds(text: str) -> int:
 
 
 def number_of_connections(text: str) -> int:
-    """Read how many connections there shall be."""
+    """Read a number of connections."""
     return within(text, MOST_CONNECTIONS)
 
 
 def within(text: str, most: int) -> int:
-    """Read a number from 1 to the most there can be."""
+    """Read a number from 1 to a maximum."""
     number = int(text)
     if not 1 <= number <= most:
         raise argparse.ArgumentTypeError(f"must be 1 to {most}")
@@ -47,9 +47,9 @@ def within(text: str, most: int) -> int:
 
 
 def exit_status(name: str, work: Callable[[Report], None]) -> int:
-    """Do the work of a program; return its exit status, 1 where there is nothing to report.
+    """Run a program's work; return its exit status, 1 if there is nothing to report.
 
-    SIGTERM ends it as Ctrl-C does, through every ``with`` block.
+    SIGTERM ends it like Ctrl-C, through every ``with`` block.
     """
     signal.signal(signal.SIGTERM, _end)
     progress = Console(stderr=True, style="dim")

@@ -1,7 +1,7 @@
-"""pqkeep beside OpenBao: ``make compare``, or ``python -m benchmarks.compare --help``.
+"""pqkeep compared with OpenBao: ``make compare``, or ``python -m benchmarks.compare --help``.
 
-Both run at once and are loaded in turns, so that the machine is the same for both. A ratio below 1
-says that pqkeep takes less CPU for an operation.
+Both run at once and are loaded alternately, so that the machine is the same for both. A ratio below
+1 means that pqkeep uses less CPU for an operation.
 """
 
 import argparse
@@ -40,7 +40,7 @@ CONNECTIONS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operation of both: what they call it, and its algorithm in each."""
+    """An operation of both: its name and its algorithm in each."""
 
     theirs: str
     their_algorithm: str
@@ -59,7 +59,7 @@ ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure, and how often."""
+    """The measurements and their number."""
 
     operations: Sequence[str]
     connections: Sequence[int]
@@ -70,11 +70,11 @@ class Plan:
     token: str
     """OpenBao's kind of token."""
     directory: Path | None
-    """Where the data of both goes; None: where temporary files go."""
+    """The folder for both programs' data. None: the folder of temporary files."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """One operation with a number of connections, a measurement of both a round."""
+    """One operation with a number of connections, and a measurement of both in each round."""
 
     operation: str
     connections: int
@@ -83,7 +83,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float:
-        """How many times OpenBao's CPU an operation pqkeep takes."""
+        """The CPU per operation of pqkeep, as a multiple of OpenBao's."""
         return _cpu(self.pqkeep) / _cpu(self.openbao)
 
     @property
@@ -96,7 +96,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """One run."""
 
     openbao: str
-    """What OpenBao says of itself."""
+    """OpenBao's description of itself."""
     seconds: int
     rounds: int
     size: int
@@ -140,7 +140,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what the command line asks for. Exit status 1: there is nothing to report."""
+    """Measure as the command line says. Exit status 1: there is nothing to report."""
     given = _parser().parse_args(arguments)
     plan = Plan(
         operations=given.only or tuple(ROWS),
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(plan: Plan, program: Path, report: Callable[[str], None]) -> Comparison:
-    """Carry out a plan. Raises BenchmarkError. All processes have ended then, or on return."""
+    """Carry out a plan. Raises BenchmarkError. In both cases all processes have ended."""
     theirs, wrk = version(program), require_wrk()
     with tempfile.TemporaryDirectory(prefix="pqkeep-compare-", dir=plan.directory) as temporary:
         directory = Path(temporary)

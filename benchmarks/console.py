@@ -1,9 +1,9 @@
-"""Where results are printed."""
+"""The destination of results."""
 
 from rich.console import Console
 
 WIDTH = 160
-"""Characters of a line in a file: no table is wider, and in a narrower one numbers are cut."""
+"""Characters of a line in a file, wide enough for every table."""
 
 
 def results_console() -> Console:

@@ -8,17 +8,16 @@ _PROC = Path("/proc")
 _NANOSECONDS = 1_000_000_000
 _PARENT = 1
 _USER, _SYSTEM = 11, 12
-"""Where proc(5) has these fields of /proc/PID/stat, counted after the name in parentheses."""
+"""The positions of these fields in /proc/PID/stat (proc(5)), counted after the name."""
 _STOLEN = 4
 """The place of steal time, used by other virtual machines, in /proc/stat after user, nice, system."""
 
 
 def nanoseconds(process_id: int) -> int:
-    """Return the CPU time that all threads of a process have used until now.
+    """Return the CPU time of all threads of a process until now.
 
-    From schedstat, which counts nanoseconds; where the kernel has none, from stat, which counts
-    clock ticks. A thread that ends takes its schedstat with it: only processes that keep their
-    threads can be measured so.
+    It comes from schedstat (nanoseconds), or without it from stat (clock ticks). The time of an
+    ended thread is lost, so only processes with permanent threads can be measured.
     """
     try:
         return sum(

@@ -1,4 +1,4 @@
-"""The error of a benchmark that cannot report."""
+"""The error of a benchmark without a result."""
 
 
 class BenchmarkError(Exception):

@@ -1,4 +1,4 @@
-"""The installation to measure: ``pqkeepd dev`` on loopback, with two keys, and its requests."""
+"""The measured installation: ``pqkeepd dev`` on loopback, with two keys, and its requests."""
 
 import http.client
 import json
@@ -27,7 +27,7 @@ RESPONSE_SECONDS = 15.0
 MESSAGE_SIZE = 1024
 BATCH = "encapsulate_batch"
 RATE = 1_000_000
-"""The measured tenant's rate limit, in requests a minute: more than it can reach."""
+"""The measured tenant's rate limit in requests per minute: more than it can reach."""
 API = "/api/v1"
 ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": str(ROOT)}
 """For the key service of another launcher."""
@@ -54,7 +54,7 @@ def service(
     options: Sequence[str] = (),
     environment: Mapping[str, str] = ENVIRONMENT,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run pqkeep for the length of a ``with`` block; yield its process id and its ready file."""
+    """Run pqkeep for a ``with`` block; yield its process id and its ready file."""
     directory.mkdir(exist_ok=True)
     ready_file = directory / "ready.json"
     ready_file.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def started(
     is_ready: Callable[[], bool],
     environment: Mapping[str, str] = ENVIRONMENT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program of pqkeep's for the length of a ``with`` block, from when it is ready."""
+    """Run a program of pqkeep for a ``with`` block, which begins when it is ready."""
     with (
         log.open("wb") as output,
         running(
@@ -97,7 +97,7 @@ def started(
 
 
 def responses(url: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Return whether a gateway says that it is healthy."""
+    """Return True if a gateway is healthy."""
     address = urlsplit(url).netloc
     connection = (
         http.client.HTTPConnection(address)
@@ -117,7 +117,7 @@ def responses(url: str, tls: ssl.SSLContext | None = None) -> bool:
 def installation(
     directory: Path, launcher: Launcher = PRODUCT, size: int = MESSAGE_SIZE
 ) -> Iterator[dict[str, Target]]:
-    """Run pqkeep for the length of a ``with`` block; yield a prepared request an operation."""
+    """Run pqkeep for a ``with`` block; yield a prepared request for each operation."""
     with service(directory, launcher) as (pid, ready):
         yield prepared(directory, pid, ready, launcher, size)
 
@@ -129,7 +129,7 @@ def prepared(
     launcher: Launcher = PRODUCT,
     size: int = MESSAGE_SIZE,
 ) -> dict[str, Target]:
-    """Make a running installation's keys; return a prepared request an operation.
+    """Make a running installation's keys; return a prepared request for each operation.
 
     Messages and plaintexts have ``size`` bytes.
     """
@@ -216,7 +216,7 @@ def ask(method: str, url: str, body: dict[str, object], credential: str) -> dict
 def exchange(
     method: str, url: str, body: dict[str, object], headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what a server answers in JSON, or nothing where it sends no body. Raises BenchmarkError."""
+    """Return a server's JSON response, or None without a body. Raises BenchmarkError."""
     _, address, path, _, _ = urlsplit(url)
     connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     sent = {"Content-Type": "application/json", **headers}

@@ -1,9 +1,9 @@
-"""What keyrings cost as a tenant gets many: created, listed, used, restarted and backed up.
+"""The cost of many keyrings of a tenant: created, listed, used, restarted and backed up.
 
-Run as ``python -m benchmarks.keyrings [--keyrings 100000]``; prints a table. An installation of its
-own, in SQLite, gets keyrings through the API until it has so many. At each of ``COUNTS`` it is
-measured by one caller, ``TIMES`` times; the median counts. All keyrings have names with a prefix of
-100 members, ``team-00042.``.
+Run as ``python -m benchmarks.keyrings [--keyrings 100000]``; prints a table. A new installation, in
+SQLite, gets keyrings through the API up to this number. At each number in ``COUNTS``, one caller
+measures ``TIMES`` times, and the median counts. Keyrings have names with a prefix of 100 members,
+``team-00042.``.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def name_of(number: int) -> str:
 
 
 def _milliseconds(work: Callable[[int], object], times: int = TIMES) -> float:
-    """Return the median of the time that some work takes."""
+    """Return the median milliseconds of some work."""
     took: list[float] = []
     for number in range(times):
         began = time.perf_counter()
@@ -75,7 +75,7 @@ def _milliseconds(work: Callable[[int], object], times: int = TIMES) -> float:
 
 
 def _fill(ready: dict[str, Any], first: int, last: int) -> None:
-    """Create keyrings, each tenth with a key."""
+    """Create keyrings, every tenth with a key."""
 
     def create(writer: int) -> None:
         caller = Connection(ready["base_url"], {"X-API-Key": ready["api_key"]})
@@ -102,7 +102,7 @@ def _cookies(ready: dict[str, Any]) -> str:
 
 
 def _measured(caller: Connection, person: Connection, count: int) -> dict[str, float]:
-    """Return milliseconds of each operation with so many keyrings. It adds TIMES more."""
+    """Return milliseconds of each operation with this number of keyrings. It adds TIMES more."""
     prefix = name_of(count // 2).partition(".")[0]
     keyrings = [name_of(number) for number in range(0, min(count, 10 * TIMES), 10)]
 
@@ -137,7 +137,7 @@ def _measured(caller: Connection, person: Connection, count: int) -> dict[str, f
 
 
 def _backup_milliseconds(directory: Path, count: int) -> float:
-    """Return how long a backup takes."""
+    """Return the milliseconds of a backup."""
     pqkeepd = str(Path(sys.executable).with_name("pqkeepd"))
     private, public = directory / "recovery.key", directory / "recovery.pub"
     if not private.exists():

@@ -1,8 +1,8 @@
-"""Latency at half of the saturating load: ``make latency``, or ``python -m benchmarks.latency --help``.
+"""Latency at half of the saturating load: ``make latency``, or the module with ``--help``.
 
-The gateway has one core and the key service, with its worker processes, another; the load generator
-is not pinned. wrk finds how many requests a second saturate them; then requests come at a constant
-rate of half as many, alone and beside another tenant that keeps SLH-DSA signatures queued.
+The gateway has one core, and the key service with its workers another. The load generator is not
+pinned. wrk finds the requests per second that saturate them. Then requests come at half of that
+rate: alone, and beside another tenant with queued SLH-DSA signatures.
 """
 
 import argparse
@@ -56,7 +56,7 @@ MEASURED = OPERATIONS[:1]
 NEIGHBOUR = "SLH-DSA-SHA2-128s"
 NEIGHBOUR_CONNECTIONS = 8
 AIM = 3.0
-"""At most so many times the median may the 99th percentile be."""
+"""The goal for the 99th percentile, as a multiple of the median."""
 HISTOGRAMS = {
     "gateway's event loop is late": "pqkeep_event_loop_lag_seconds",
     "key service's event loop is late": "pqkeep_key_service_event_loop_lag_seconds",
@@ -65,7 +65,7 @@ HISTOGRAMS = {
 BUCKET = re.compile(r'^(\w+)_bucket\{(?:.*,)?le="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE)
 
 Buckets = dict[str, int]
-"""How many were in each bucket, by its upper bound in seconds."""
+"""The number of values in each bucket, by its upper bound in seconds."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -73,17 +73,17 @@ class Step(Struct, frozen=True, kw_only=True):
 
     operation: str
     beside: str
-    """What ran beside it."""
+    """The load beside it."""
     saturating: float
     """Requests a second."""
     rate: float
-    """Requests a second that were due."""
+    """The planned requests per second."""
     latency: Latency
     histograms: dict[str, Buckets]
 
     @property
     def ratio(self) -> float:
-        """How many times the median the 99th percentile is."""
+        """The 99th percentile as a multiple of the median."""
         return self.latency.percentile_99 / self.latency.median
 
 
@@ -151,7 +151,7 @@ class Results(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure, and for how long."""
+    """The measurements and their length."""
 
     operations: Sequence[str]
     seconds: int
@@ -162,7 +162,7 @@ class Plan:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what the command line asks for. Exit status 1: there is nothing to report."""
+    """Measure as the command line says. Exit status 1: there is nothing to report."""
     given = _parser().parse_args(arguments)
     plan = Plan(
         operations=given.only or MEASURED,
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(plan: Plan, report: Callable[[str], None]) -> Results:
-    """Carry out a plan. Raises BenchmarkError. All processes have ended then, or on return."""
+    """Carry out a plan. Raises BenchmarkError. In both cases all processes have ended."""
     wrk = require_wrk()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:  # noqa: PLR2004 - one for each process
@@ -226,7 +226,7 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
 
 
 def _at_rate(plan: Plan, target: Target, rate: float) -> Latency:
-    """Load a target at a rate. Raises BenchmarkError unless every single request succeeds."""
+    """Load a target at a rate. Raises BenchmarkError if any request fails."""
     load = open_loop.Load(
         url=target.url,
         body=str(target.body),
@@ -271,7 +271,7 @@ def _neighbour(directory: Path, ready: dict[str, Any]) -> Target:
 
 @contextmanager
 def _signing(wrk: str, target: Target) -> Iterator[None]:
-    """Keep signatures queued for the length of a ``with`` block."""
+    """Keep signatures queued for a ``with`` block."""
     longest = 2 * LONGEST_SECONDS  # it is ended before
     command = target.command(wrk, seconds=longest, connections=NEIGHBOUR_CONNECTIONS)
     with running(command, output=subprocess.DEVNULL, environment=target.environment()):
@@ -279,7 +279,7 @@ def _signing(wrk: str, target: Target) -> Iterator[None]:
 
 
 def _histograms(url: str) -> dict[str, Buckets]:
-    """Return what the gateway's metrics say now."""
+    """Return the present values of the gateway's metrics."""
     _, address, path, _, _ = urlsplit(url)
     connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     try:
@@ -296,7 +296,7 @@ def _histograms(url: str) -> dict[str, Buckets]:
 
 
 def _apart(cumulative: Buckets) -> Buckets:
-    """Return how many are in each bucket alone."""
+    """Return the values of each bucket without the smaller ones."""
     counts = sorted(cumulative.items(), key=lambda each: float(each[0]))
     lower = [0, *(count for _, count in counts)]
     return {bound: count - less for (bound, count), less in zip(counts, lower, strict=False)}

@@ -19,17 +19,17 @@ INSTALL_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One kind of request, and those processes that answer it whose CPU is measured."""
+    """One kind of request, and the measured processes that serve it."""
 
     url: str
     body: Path
     api_key: str
     front: int | None = None
-    """Process id of the gateway, or of the minimal service's."""
+    """Process id of the gateway, or of the minimal service's front."""
     back: int | None = None
-    """Process id of the key service, or of the minimal service's."""
+    """Process id of the key service, or of the minimal service's back."""
     closes: bool = False
-    """Whether each request has a connection of its own."""
+    """True if each request has a new connection."""
     credential_header: str = "X-API-Key"
 
     def command(self, wrk: str, *, seconds: int, connections: int) -> list[str]:
@@ -47,7 +47,7 @@ class Target:
         ]
 
     def environment(self) -> dict[str, str]:
-        """Return what the script of wrk reads."""
+        """Return the environment of wrk's script."""
         return {
             "BENCHMARK_CREDENTIAL_HEADER": self.credential_header,
             "BENCHMARK_CREDENTIAL": self.api_key,
@@ -62,20 +62,20 @@ class Measurement(Struct, frozen=True):
     median: float
     percentile_99: float
     cpu_front: float
-    """CPU an operation in the front process."""
+    """CPU per operation in the front process."""
     cpu_back: float
-    """CPU an operation in the back process."""
+    """CPU per operation in the back process."""
     others: float
-    """Cores that were busy with other work; the more, the less reliable the measurement."""
+    """Cores that were busy with other work. With more, the measurement is less reliable."""
 
     @property
     def cpu(self) -> float:
-        """CPU an operation in both processes."""
+        """CPU per operation in both processes."""
         return self.cpu_front + self.cpu_back
 
 
 class Summary(Struct, frozen=True):
-    """What wrk says of one load."""
+    """wrk's summary of one load."""
 
     requests: int
     microseconds: int
@@ -86,7 +86,7 @@ class Summary(Struct, frozen=True):
 
 
 def require_wrk() -> str:
-    """Return where wrk is, after installing it where that is possible. Raises BenchmarkError."""
+    """Return the path of wrk, and install it first if possible. Raises BenchmarkError."""
     apt = shutil.which("apt-get")
     if shutil.which("wrk") is None and apt is not None and os.geteuid() == 0:
         output_of([apt, "install", "-y", "wrk"], seconds=INSTALL_SECONDS)
@@ -97,7 +97,7 @@ def require_wrk() -> str:
 
 
 def load(wrk: str, target: Target, *, seconds: int, connections: int) -> Summary:
-    """Load a target. Raises BenchmarkError unless every single request succeeds."""
+    """Load a target. Raises BenchmarkError if any request fails."""
     output = output_of(
         target.command(wrk, seconds=seconds, connections=connections),
         seconds=seconds,
@@ -113,7 +113,7 @@ def load(wrk: str, target: Target, *, seconds: int, connections: int) -> Summary
 
 
 def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Measurement:
-    """Load a target, and measure its processes. Raises BenchmarkError as ``load`` does."""
+    """Load a target, and measure its processes. Raises the BenchmarkError of ``load``."""
     before = _cpu_times(target)
     summary = load(wrk, target, seconds=seconds, connections=connections)
     used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
@@ -129,7 +129,7 @@ def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Meas
 
 
 def _cpu_times(target: Target) -> tuple[int, int, int, int]:
-    """Return nanoseconds: of front, of back, of every wrk that has ended, of the machine."""
+    """Return nanoseconds: of front, back, all ended wrk processes, and the machine."""
     return (
         0 if target.front is None else cpu.nanoseconds(target.front),
         0 if target.back is None else cpu.with_children(target.back),  # its worker processes, too

@@ -1,8 +1,8 @@
-"""Local encryption of a file, beside a bare loop of AES-256-GCM over the same file.
+"""Local encryption of a file, compared with a bare loop of AES-256-GCM over the same file.
 
-Run as ``python -m benchmarks.local_encryption --size MEBIBYTES``. Each pass has a process of its
-own. To disk, both write a new file and wait until it is there; nowhere, both write to /dev/null.
-They alternate, and the best round of each counts.
+Run as ``python -m benchmarks.local_encryption --size MEBIBYTES``. Each pass is a new process. The
+output is a new, synchronized file, or /dev/null. Both programs alternate, and the best round of
+each counts.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Pass(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """pqkeep and the loop in one direction, to one destination."""
+    """pqkeep and the loop in one direction, with one kind of output."""
 
     name: str
     mebibytes: int
@@ -70,10 +70,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def compare(
     folder: Path | None, mebibytes: int = SIZE, rounds: int = ROUNDS
 ) -> tuple[Comparison, ...]:
-    """Measure both directions, to disk and nowhere. Raises BenchmarkError.
+    """Measure both directions with both kinds of output. Raises BenchmarkError.
 
-    Three such files exist at most: more might not fit into the page cache, and slow down whichever
-    pass runs first.
+    At most three such files exist at a time, so that all fit into the page cache.
     """
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=folder) as temporary:
         plaintext, ciphertext, looped, target = (
@@ -94,7 +93,7 @@ def compare(
 
 
 def table(comparisons: tuple[Comparison, ...]) -> Table:
-    """Return what was measured, to print."""
+    """Return the measurements as a table."""
     shown = Table(
         title=f"Local encryption of {comparisons[0].mebibytes} MiB, and a bare AES-256-GCM loop",
         title_justify="left",

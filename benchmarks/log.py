@@ -1,7 +1,7 @@
 """A long audit log: ``make bench-log``, or ``python -m benchmarks.log --help``.
 
-Starts ``pqkeepd dev``, fills its key service's database (log_fill.py), starts it again, and measures
-what is asked of a long log over HTTP, as the operator and as a tenant with a tenth of the records.
+Starts ``pqkeepd dev``, fills its key service's database (log_fill.py), restarts it, and measures
+requests about the log over HTTP, as the operator and as a tenant with a tenth of the records.
 """
 
 import argparse
@@ -33,9 +33,9 @@ REPEATS = 9
 FILL_SECONDS = 7200.0
 EXPORT_SECONDS = 1800.0
 EXPORTED = 300_000
-"""Records of an export that is measured, unless it is said: the newest."""
+"""The newest records in a measured export, by default."""
 PROVEN = 50_000
-"""Records of an export with proofs that is measured: its first ones."""
+"""The first records in a measured export with proofs."""
 _PIECE = 1024 * 1024
 _DAYS_AGO = "2020-01-01T00:00:00Z"
 
@@ -50,7 +50,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Export(msgspec.Struct, frozen=True):
-    """One export, read to its end and not kept."""
+    """One export, read to its end and discarded."""
 
     name: str
     records: int
@@ -58,7 +58,7 @@ class Export(msgspec.Struct, frozen=True):
     seconds: float
     cpu_front: float
     cpu_back: float
-    """CPU microseconds a record, of the gateway and of the key service."""
+    """CPU microseconds per record, of the gateway and of the key service."""
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Numbers(msgspec.Struct, frozen=True):
     responses: tuple[Answer, ...]
     exports: tuple[Export, ...]
     memory_mib: float
-    """Resident, of the key service, at the end."""
+    """The key service's resident memory at the end."""
 
     def show(self, console: Console) -> None:
         """Print tables."""
@@ -112,7 +112,7 @@ class Api:
         self._connection = http.client.HTTPConnection(self._address, timeout=EXPORT_SECONDS)
 
     def ask(self, path: str, *, method: str = "GET", body: bytes | None = None) -> bytes:
-        """Return an answer. Raises BenchmarkError."""
+        """Return a response. Raises BenchmarkError."""
         self._connection.request(method, API + path, body, self._headers)
         response = self._connection.getresponse()
         answer = response.read()
@@ -121,7 +121,7 @@ class Api:
         return answer
 
     def read(self, path: str, *, gzip: bool, at_most: int) -> tuple[int, int]:
-        """Read an export to its end, or to so many lines; return how many bytes and lines it had."""
+        """Read an export to its end, or up to a number of lines; return its bytes and lines."""
         encoding = {"Accept-Encoding": "gzip" if gzip else "identity"}
         self._connection.request("GET", API + path, headers={**self._headers, **encoding})
         response = self._connection.getresponse()
@@ -136,7 +136,7 @@ class Api:
 def exported(
     name: str, api: Api, records: int, query: str, processes: tuple[int, int], *, gzip: bool
 ) -> Export:
-    """Measure an export of so many records, or the beginning of one."""
+    """Measure an export of a number of records, or its beginning."""
     before = [cpu.nanoseconds(each) for each in processes]
     began = time.perf_counter()
     size, lines = api.read(f"/audit/export{query}", gzip=gzip, at_most=records)
@@ -208,7 +208,7 @@ def requests(operator: Api, tenant: Api, size: int) -> Iterator[Answer]:
 
 
 def measure(directory: Path, filled: Filled | None, export: int) -> Numbers:
-    """Start the installation and measure it, with an export of so many records."""
+    """Start the installation and measure it, with an export of a number of records."""
     began = time.perf_counter()
     with service(directory, PRODUCT) as (pid, ready):
         ready_seconds = time.perf_counter() - began

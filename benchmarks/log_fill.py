@@ -2,11 +2,10 @@
 
 Run as ``python -m benchmarks.log_fill SETTINGS RECORDS TENANTS VERSIONS TENANT``; prints JSON.
 
-The key service of the settings file must not run. Records are committed by ``KeyStore.commit``, as
-the key service commits them, but ``BATCH`` at a time, with a checkpoint after each batch, and with a
-page cache that holds the indexes' ends of all tenants. They come from this process: no request is
-behind them. One tenant in ten is the one that is named, the others are drawn evenly. All versions of
-its key come in one change; its records use them in turns.
+The key service of the settings file must not run. Records are committed by ``KeyStore.commit``, but
+``BATCH`` at a time, with a checkpoint after each batch and a larger page cache. No requests are
+behind them. One record in ten belongs to the named tenant, the others to random ones. All versions
+of its key are made in one change, and its records use them in turn.
 """
 
 import asyncio
@@ -42,15 +41,16 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import Attribution, GenerateKey
 
 BATCH = 100_000
-"""Records in one transaction, and under one checkpoint more."""
+"""Records in one transaction, with one additional checkpoint."""
 CACHE_KIB = 2 * 1024 * 1024
-"""Of pages, in SQLite: its default, 2 MiB, reads and writes the same pages many times a batch."""
+"""Pages of SQLite's cache. The default, 2 MiB, reads and writes the same pages many times per
+batch."""
 SHARE = 10
-"""One record in so many is of the tenant that is named."""
+"""One record in this number belongs to the named tenant."""
 MANY_VERSIONS = Algorithm.ML_KEM_1024
-"""The key of the named tenant that has all the versions."""
+"""The named tenant's key with all versions."""
 _STRIDE = 7919
-"""A prime, so that neighbouring records are of different tenants."""
+"""A prime, so that neighbouring records belong to different tenants."""
 _KEYS_AT_ONCE = 64
 _DEADLINE = 1e12
 _PRINCIPALS = 30
@@ -59,12 +59,12 @@ _LISTED_EVERY = 500
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """What a database was filled with, and what that took."""
+    """The content of a filled database, and the cost of filling it."""
 
     records: int
     seconds: float
     cpu_microseconds: float
-    """Of one record, with its share of a checkpoint."""
+    """For one record, with its share of a checkpoint."""
 
 
 async def fill(
@@ -111,7 +111,7 @@ def _enlarge_cache(connection: sa.Connection) -> None:
 
 
 async def _generate(parts: KeyServiceParts, tenants: Sequence[TenantId]) -> None:
-    """Give each tenant a key, by the request that makes one."""
+    """Give each tenant a key, by a normal request."""
     attribution = Attribution("fill", "operator", "127.0.0.1", "")
     for begin in range(0, len(tenants), _KEYS_AT_ONCE):
         requests = [
@@ -124,7 +124,7 @@ async def _generate(parts: KeyServiceParts, tenants: Sequence[TenantId]) -> None
 
 
 async def _rotate(parts: KeyServiceParts, tenant: TenantId, versions: int) -> None:
-    """Give a tenant one key with so many versions, in one change."""
+    """Give a tenant one key with this number of versions, in one change."""
     key = old = KeyVersions(tenant, MANY_VERSIONS)
     if (await parts.key_cache.get(key.name)).entries:
         return  # the database was filled before, with fewer records
@@ -135,7 +135,7 @@ async def _rotate(parts: KeyServiceParts, tenant: TenantId, versions: int) -> No
 
 
 async def with_versions(parts: KeyServiceParts, key: KeyVersions, versions: int) -> KeyVersions:
-    """Return a new key with so many versions more, which are not stored."""
+    """Return a new key with this number of additional versions, which are not stored."""
     retired: list[KeyEntry] = []
     for _ in range(versions):
         entry = await new_entry(key, parts.in_process, _DEADLINE, clock.now())

@@ -1,9 +1,9 @@
-"""What an operation costs as tenants, versions of a key, and records become many.
+"""The cost of an operation with many tenants, versions of a key, and records.
 
 Run as ``python -m benchmarks.log_growth DIRECTORY [SETTINGS…]``; prints a table. Each case is a key
-service of its own in this process, without a gateway: in a new SQLite file below DIRECTORY, which
-must be on a disk; or, for each SETTINGS file, in the database that log_fill.py filled, whose key
-service must not run. All are measured in turns, ``ROUNDS`` times, and the least counts: CPU
+service in this process without a gateway. It uses a new SQLite file in DIRECTORY, which must be on
+a disk. For each SETTINGS file it uses the database filled by log_fill.py, with a stopped key
+service. All cases are measured in turn, ``ROUNDS`` times, and the smallest value counts: CPU
 microseconds of all threads, with a checkpoint for each ``RECORDS``.
 """
 
@@ -51,16 +51,16 @@ Work = Callable[[TenantId], Awaitable[object]]
 
 
 class Case(NamedTuple):
-    """A key service, and those whose keys are used in turns."""
+    """A key service, and the tenants whose keys are used in turn."""
 
     name: str
     parts: KeyServiceParts
     tenants: Sequence[TenantId]
     version: KeyVersion
-    """Of each key, the active one."""
+    """The active version of each key."""
 
     def works(self) -> Mapping[str, Work]:
-        """Return what is measured: of a tenant."""
+        """Return the measured operations of a tenant."""
 
         async def encapsulate(tenant: TenantId) -> None:
             request = Encapsulate(tenant=tenant, algorithm=KEM, version=self.version)
@@ -72,7 +72,7 @@ class Case(NamedTuple):
         return {"encapsulate": encapsulate, "record": record}
 
     async def microseconds(self, work: Work, operations: int = OPERATIONS) -> float:
-        """Return the CPU time of one operation, of many callers at once."""
+        """Return the CPU time of one operation, with many concurrent callers."""
         tenants = cycle(self.tenants)
 
         async def caller(count: int) -> None:
@@ -94,7 +94,7 @@ def _record(tenant: TenantId, version: KeyVersion) -> NewRecord:
 
 
 async def new_case(directory: Path, name: str, tenants: int, versions: int) -> Case:
-    """Return a new key service with so many tenants, each with one key with so many versions."""
+    """Return a new key service with this number of tenants, each with one key of this number of versions."""
     path = directory / f"{tenants}-{versions}.sqlite3"
     os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     sealer = Sealer({1: Secret(os.urandom(ROOT_KEY_SIZE))})
@@ -112,7 +112,7 @@ async def new_case(directory: Path, name: str, tenants: int, versions: int) -> C
 
 
 async def filled_case(settings_file: Path) -> Case:
-    """Return the key service of a database that was filled, and one of its tenants."""
+    """Return the key service of a filled database, and one of its tenants."""
     settings = config.read(settings_file)
     sealer = Sealer(read_root_keys(settings.root_key_sources))
     store = KeyStore(SqliteDatabase(settings.database.location), sealer)

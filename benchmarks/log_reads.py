@@ -1,7 +1,7 @@
-"""What reading a long log costs, without processes around it, in SQLite and PostgreSQL.
+"""The cost of reading a long log, without processes around it, in SQLite and PostgreSQL.
 
-Run as ``python -m benchmarks.log_reads SETTINGS…``: settings files of key services that do not run,
-whose databases log_fill.py has filled.
+Run as ``python -m benchmarks.log_reads SETTINGS…``: settings files of stopped key services with
+databases filled by log_fill.py.
 """
 
 import argparse
@@ -37,7 +37,7 @@ REPEATS = 15
 
 
 def reads(connection: sa.Connection) -> Mapping[str, Callable[[], object]]:
-    """Return what is measured: as the operator, and as the tenant with most records."""
+    """Return the measured reads: of the operator, and of the tenant with most records."""
     size = log_size(connection)
     columns = "SELECT tenant_id FROM audit_records WHERE id > :after"
     busiest = f"{columns} GROUP BY tenant_id ORDER BY count(*) DESC LIMIT 1"
@@ -75,7 +75,7 @@ def reads(connection: sa.Connection) -> Mapping[str, Callable[[], object]]:
 
 
 async def milliseconds(settings_file: Path) -> tuple[int, dict[str, str]]:
-    """Return how many records there are, and what each read takes: CPU here, and until it is done."""
+    """Return the number of records, and the CPU and elapsed milliseconds of each read."""
     database = await open_database(config.read(settings_file))
     size = await database.query(log_size)
     found: dict[str, str] = {}

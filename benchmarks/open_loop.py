@@ -1,9 +1,9 @@
-"""Load at a constant rate, from a process of its own.
+"""Load at a constant rate, from a separate process.
 
-Each request is due at its time, whatever became of those before it, and its latency counts from
-then: where the server, or this program, is late, the requests that wait have the wait in their
-latency. wrk has no rate: each of its connections asks again when it was answered, so a pause of the
-server delays requests instead of being seen by them (coordinated omission).
+Each request has a planned time, independent of earlier ones, and its latency counts from then. So a
+late server or load generator adds the wait to the latency of all waiting requests. wrk has no rate:
+each of its connections waits for the response, so a pause delays requests and stays unseen
+(coordinated omission).
 """
 
 import os
@@ -25,13 +25,13 @@ from benchmarks.processes import output_of, python
 CREDENTIAL = "BENCHMARK_CREDENTIAL"
 CHUNK = 1 << 16
 STALL_SECONDS = 10.0
-"""Without any answer for as long, the rest of the requests counts as failed."""
+"""Seconds without any response after which the remaining requests count as failed."""
 OK = b"HTTP/1.1 200"
 LENGTH = b"content-length:"
 
 
 class Load(Struct, frozen=True):
-    """One kind of request, and how often."""
+    """One kind of request, and its rate."""
 
     url: str
     body: str
@@ -39,12 +39,12 @@ class Load(Struct, frozen=True):
     rate: float
     """Requests a second."""
     seconds: float
-    """What is measured; one more second before it is not."""
+    """The measured seconds. One more second before them is not measured."""
     connections: int
 
 
 class Latency(Struct, frozen=True):
-    """What a load found. Times are in microseconds."""
+    """The result of a load. Times are in microseconds."""
 
     requests: int
     failed: int
@@ -53,13 +53,13 @@ class Latency(Struct, frozen=True):
     percentile_99_9: float
     longest: float
     own_percentile_99: float
-    """How late requests were sent, by this program or for want of a free connection."""
+    """The delay of sending requests, by this program or for lack of a free connection."""
     own_cpu: float
     """The share of a core that this program used."""
 
 
 def load(target: Load, credential: str) -> Latency:
-    """Load a target in a process of its own. Raises BenchmarkError."""
+    """Load a target from a separate process. Raises BenchmarkError."""
     output = output_of(
         python("benchmarks.open_loop", msgspec.json.encode(target).decode()),
         seconds=target.seconds + 1,
@@ -69,7 +69,7 @@ def load(target: Load, credential: str) -> Latency:
 
 
 class _Connections:
-    """Connections that are kept; each has one request at a time."""
+    """Kept connections, each with one request at a time."""
 
     def __init__(self, target: Load) -> None:
         url = urlsplit(target.url)
@@ -81,7 +81,7 @@ class _Connections:
         self._request = head.encode() + body
         self._received: dict[socket.socket, bytes] = {}
         self.due: dict[socket.socket, float] = {}
-        """When the request of each busy connection was due."""
+        """The planned time of each busy connection's request."""
         self.idle: deque[socket.socket] = deque()
         for _ in range(target.connections):
             connection = socket.create_connection((url.hostname, url.port))
@@ -95,7 +95,7 @@ class _Connections:
         connection.sendall(self._request)
 
     def responses(self, seconds: float) -> list[tuple[float, bool]]:
-        """Wait for answers; return when each one's request was due, and whether it succeeded."""
+        """Wait for responses; return each request's planned time and its success."""
         ready, _, _ = select.select(list(self.due), [], [], seconds)
         found = []
         for connection in ready:

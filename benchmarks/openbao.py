@@ -1,7 +1,7 @@
-"""OpenBao as it is run in production: sealed storage on the disk, its audit on to a file, Transit.
+"""OpenBao as in production: sealed storage on disk, an audit file, and Transit.
 
-One server with integrated storage (raft), without replicas and without TLS, and a token that may
-use Transit only, unless another is asked for. The program itself is not part of pqkeep.
+One server with integrated storage (raft), without replicas and TLS. By default the token may use
+only Transit. The program is not part of pqkeep.
 """
 
 import shutil
@@ -28,18 +28,18 @@ HEADER = "X-Vault-Token"
 POLICY = 'path "transit/*" { capabilities = ["create", "read", "update"] }'
 VERSION_SECONDS = 10
 BUILD_SECONDS = 3600
-"""On two cores it takes ten minutes or more the first time, and seconds afterwards."""
+"""Seconds. On two cores the first build takes ten minutes or more, later ones seconds."""
 TOKENS: Mapping[str, Mapping[str, object] | None] = {
     "service": {"policies": ["transit"], "no_default_policy": True},
     "default-policy": {"policies": ["transit"]},
     "batch": {"policies": ["transit"], "no_default_policy": True, "type": "batch"},
     "root": None,
 }
-"""How each kind of token is made: logins give the second, unless they are set up otherwise."""
+"""How each kind of token is made. Logins give the second kind by default."""
 
 
 def require_openbao(path: Path | None) -> Path:
-    """Return where OpenBao is: the path itself, or ``bao`` on PATH. Raises BenchmarkError."""
+    """Return the path of OpenBao: the given one, or ``bao`` on PATH. Raises BenchmarkError."""
     found = shutil.which(PROGRAM if path is None else path)
     if found is None:
         raise BenchmarkError(
@@ -51,7 +51,7 @@ def require_openbao(path: Path | None) -> Path:
 
 @contextmanager
 def built(path: Path | None, report: Callable[[str], None]) -> Iterator[Path]:
-    """Yield OpenBao's program: the path itself, ``bao`` on PATH, or what Go makes of a source.
+    """Yield OpenBao's program: the given path, ``bao`` on PATH, or Go's build of a source.
 
     Raises BenchmarkError.
     """
@@ -72,7 +72,7 @@ def built(path: Path | None, report: Callable[[str], None]) -> Iterator[Path]:
 
 
 def version(program: Path) -> str:
-    """Return what OpenBao says of itself. Raises BenchmarkError."""
+    """Return OpenBao's description of itself. Raises BenchmarkError."""
     return output_of([str(program), "version"], seconds=VERSION_SECONDS).strip()
 
 
@@ -80,7 +80,7 @@ def version(program: Path) -> str:
 def openbao(
     program: Path, directory: Path, *, size: int, token: str
 ) -> Iterator[dict[str, Target]]:
-    """Run OpenBao for the length of a ``with`` block; yield a prepared request an operation.
+    """Run OpenBao for a ``with`` block; yield a prepared request for each operation.
 
     Messages and plaintexts have ``size`` bytes; ``token`` is one of TOKENS.
     """
@@ -182,7 +182,7 @@ class _Server:
         return response
 
     def _wait(self, path: str, expected: Mapping[str, object]) -> None:
-        """Wait until the server says what is expected of it. Raises BenchmarkError."""
+        """Wait for the server's expected state. Raises BenchmarkError."""
         deadline = time.monotonic() + READY_SECONDS
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Measures the portal: how long pages take beside API load, and what a browser transfers and sees.
+"""Measures the portal: page times beside API load, and the bytes and display of a browser.
 
-``python benchmarks/portal.py`` takes about a minute and needs Debian's Chromium. It reports and
-does not judge: how long pages take depends on the machine.
+``python benchmarks/portal.py`` takes about a minute and needs Debian's Chromium. It only reports,
+because page times depend on the machine.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CHROMIUM = "/usr/bin/chromium"
 REQUESTS_PER_SECOND = 500
 CONNECTIONS = 16
 TIMES = 15
-"""How often each page is asked for; the first time does not count."""
+"""Requests for each page; the first one does not count."""
 EMAIL = "owner@localhost"
 PASSWORD = "the horse prefers oats"  # noqa: S105 - of the test account
 PATHS = (
@@ -63,7 +63,7 @@ SLOW = {
     "downloadThroughput": 1.6 * 1024 * 1024 / 8,
     "uploadThroughput": 750 * 1024 / 8,
 }
-"""Lighthouse's slow 4G, formerly "Fast 3G": milliseconds, and bytes a second."""
+"""Lighthouse's slow 4G, formerly "Fast 3G": milliseconds, and bytes per second."""
 OBSERVE = """
 window.seen = {shift: 0, paint: 0, largest: 0};
 new PerformanceObserver(list => list.getEntries().forEach(each => {
@@ -121,7 +121,7 @@ def _measure(report: Report) -> None:
 
 
 def _prepare(ready: dict[str, str]) -> str:
-    """Fill the demo tenant; return its owner's cookies, as a browser sends them."""
+    """Fill the demo tenant; return its owner's cookies in a browser's form."""
     base_url = ready["base_url"] + API
     tenant = f"{base_url}/tenants/{ready['tenant_id']}"
     ask("PATCH", tenant, {"requests_per_minute": RATE}, ready["operator_key"])
@@ -145,7 +145,7 @@ def _prepare(ready: dict[str, str]) -> str:
 def _request(
     base_url: str, method: str, path: str, body: str | None = None, **headers: str
 ) -> tuple[int, list[tuple[str, str]], bytes, float]:
-    """Return status, headers, body, and the seconds until all of it was received."""
+    """Return status, headers, body, and the seconds until the end of the response."""
     connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=RESPONSE_SECONDS)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if body is not None:
@@ -164,7 +164,7 @@ def _request(
 
 
 def _existing(base_url: str, cookies: str) -> tuple[str, ...]:
-    """Return the pages that this installation has; asking for each once also warms it."""
+    """Return the existing pages of this installation. Requesting each once also warms it."""
     found = tuple(
         path
         for path in PATHS
@@ -176,7 +176,7 @@ def _existing(base_url: str, cookies: str) -> tuple[str, ...]:
 
 
 Times = dict[str, list[tuple[float, float]]]
-"""Of each page: the gateway's own milliseconds, and those of the whole answer."""
+"""For each page: the gateway's own milliseconds, and those of the whole response."""
 
 
 def _times(base_url: str, paths: tuple[str, ...], cookies: str) -> Times:
@@ -193,7 +193,7 @@ def _times(base_url: str, paths: tuple[str, ...], cookies: str) -> Times:
 
 @contextmanager
 def _load(ready: dict[str, str]) -> Iterator[list[int]]:
-    """Encrypt at a fixed rate for as long as a block lasts; then the list has how many succeeded."""
+    """Encrypt at a fixed rate for a block; then the list has the number of successes."""
     context = multiprocessing.get_context("spawn")  # a process of its own: it shares no lock
     done, counts, counted = context.Event(), context.SimpleQueue(), [0]
     arguments = (urlsplit(ready["base_url"]).netloc, ready["api_key"], done, counts)
@@ -211,7 +211,10 @@ def _load(ready: dict[str, str]) -> Iterator[list[int]]:
 
 
 def _encrypt(address: str, api_key: str, done: Event, counts: "SimpleQueue[int]") -> None:
-    """Send requests when they are due, until told to end; say how many succeeded, 0 if one did not."""
+    """Send requests at planned times until told to end.
+
+    Report the number of successes, 0 after a failure.
+    """
     headers = {"X-API-Key": api_key, "Content-Type": "application/json"}
     statuses: list[int] = []
 
@@ -248,7 +251,7 @@ def _report_times(title: str, times: Times, rate: float) -> None:
 
 
 def _report_assets(base_url: str) -> None:
-    """Say how static files are sent."""
+    """Report the headers of static files."""
     _, _, body, _ = _request(base_url, "GET", "/portal/sign-in")
     names = sorted(set(re.findall(r'(?:src|href)="(/portal/static/[^"]+)"', body.decode())))
     rows = []
@@ -291,7 +294,7 @@ def _report_browser(browser: Browser, base_url: str, paths: tuple[str, ...], coo
 
 
 def _audit(browser: Browser, base_url: str, path: str, cookies: str) -> tuple[str, ...]:
-    """Open a page as Lighthouse does: a phone, nothing cached, a slow connection."""
+    """Open a page like Lighthouse: a phone, an empty cache, a slow connection."""
     context = _context(browser, base_url, cookies, phone=True)
     page: Page = context.new_page()
     problems: list[str] = []

@@ -13,7 +13,7 @@ from benchmarks.errors import BenchmarkError
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 25.0
 SPARE_SECONDS = 30.0
-"""How much longer than expected a program may run before it is killed."""
+"""Seconds beyond the expected time before a program is killed."""
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def running(
     errors: IO[bytes] | int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the length of a ``with`` block: SIGTERM at its end, then SIGKILL."""
+    """Run a program for a ``with`` block, and end it by SIGTERM, then SIGKILL."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,9 +1,8 @@
 """Measures moving ciphertexts to another algorithm: by re-encryption, and by the client itself.
 
-Run as a script; it is a report, not a test. It starts a real installation on this machine's
-loopback and moves the same ciphertexts from Kyber768 to X-Wing with the Python client, in batches:
-once with re-encrypt, and once by decrypting and encrypting them again, in turns, because the
-machine is shared.
+Run as a script; it only reports. It starts a real installation on loopback. The Python client moves
+the same ciphertexts from Kyber768 to X-Wing in batches: by re-encrypt, and by decrypting and
+encrypting. Both alternate, because the machine is shared.
 """
 
 import argparse
@@ -56,13 +55,13 @@ Sealed = Sequence[dict[str, object]]
 
 
 def re_encrypted(client: Client, sealed: Sealed) -> int:
-    """Have the key service move them; return how many were moved."""
+    """Re-encrypt them in the key service; return their number."""
     moved = client.kem.re_encrypt_many(sealed, algorithm=SOURCE, to_algorithm=TARGET)
     return sum(not isinstance(each, Exception) for each in moved)
 
 
 def encrypted_again(client: Client, sealed: Sealed) -> int:
-    """Decrypt them and encrypt them again, as they come; return how many were moved."""
+    """Decrypt and encrypt them again, one by one; return their number."""
     opened = client.kem.decrypt_many(sealed, algorithm=SOURCE)
     items = ({"plaintext": each} for each in opened if isinstance(each, bytes))
     moved = client.kem.encrypt_many(items, algorithm=TARGET)

@@ -26,16 +26,16 @@ class Operation(Struct, frozen=True, kw_only=True):
     """With one connection."""
     library: Loop
     minimal: Measurement | None
-    """The minimal service under the same load, where it has the operation."""
+    """The minimal service under the same load, if it has the operation."""
 
     @property
     def to_library(self) -> float:
-        """How many times the bare library call's CPU the whole operation takes."""
+        """The operation's CPU as a multiple of the bare library call's."""
         return self.loaded.cpu / self.library.cpu
 
     @property
     def to_minimal(self) -> float | None:
-        """How many times the minimal service's CPU the whole operation takes."""
+        """The operation's CPU as a multiple of the minimal service's."""
         return None if self.minimal is None else self.loaded.cpu / self.minimal.cpu
 
 
@@ -47,12 +47,12 @@ class Audited(Struct, frozen=True):
 
     @property
     def with_records(self) -> float:
-        """The key service's CPU an operation: the median of the rounds."""
+        """The key service's CPU per operation: the median of the rounds."""
         return median(each.cpu_back for each in self.durable)
 
     @property
     def without_records(self) -> float:
-        """The key service's CPU an operation where no record is written."""
+        """The key service's CPU per operation without records."""
         return median(each.cpu_back for each in self.unaudited)
 
 
@@ -70,7 +70,7 @@ class Results(Struct, frozen=True, kw_only=True):
     batches: tuple[Batches, ...]
     tls: TlsCost
     two_users: TwoUsers | None
-    """None: without root, or a Python that other users can run."""
+    """None: the run has no root rights, or no Python that other users can run."""
     local: tuple[Comparison, ...]
 
     def show(self, console: Console) -> None:

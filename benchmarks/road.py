@@ -1,8 +1,7 @@
 """Counts the road of one request through both processes, and the interfaces: ``make road``.
 
-It sends a request again and again, after others like it, and notes each call of pqkeep's own code
-while one is under way. Between requests other tasks run, too: of many requests, the one with the
-fewest calls counts.
+It sends similar requests repeatedly, and notes each call of pqkeep's code meanwhile. Other tasks
+run between requests, so the request with the fewest calls counts.
 """
 
 import argparse
@@ -49,7 +48,7 @@ class Road:
 
     @property
     def counts(self) -> Sequence[int]:
-        """Return files, functions, calls, entries into another file, and into one left before."""
+        """Return files, functions, calls, entries into another file, and entries into an earlier file."""
         files = [call.file for call in self.calls]
         before = [None, *files[:-1]]
         entries = sum(file != last for file, last in zip(files, before, strict=True))
@@ -89,7 +88,7 @@ def main() -> int:
 
 
 def _print_interfaces() -> None:
-    """Print how many files the product has, and its interfaces with one implementation there."""
+    """Print the number of the product's files, and its interfaces with one implementation."""
     files = [file for each in DISTRIBUTIONS for file in (ROOT / each / "src").rglob("*.py")]
     classes = [found for file in files for found in _classes(file)]
     print(f"{len(files)} files of the product")

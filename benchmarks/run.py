@@ -22,7 +22,7 @@ CONNECTIONS = 32
 
 
 def main() -> int:
-    """Measure what the command line asks for. Exit status 1: there is nothing to report."""
+    """Measure as the command line says. Exit status 1: there is nothing to report."""
     arguments = _parser().parse_args()
     plan = Plan(
         operations=arguments.only or tuple(CALLS),

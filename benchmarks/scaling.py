@@ -1,11 +1,10 @@
-"""Several gateways and shards beside one of each: ``make bench-scaling``, or with ``--postgresql``.
+"""Several gateways and shards compared with one of each: ``make bench-scaling``.
 
 Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and
-with two of each, and loads them alternately, half of the connections for a tenant of each shard.
-Several gateways are loaded with as many connections as one, and with as many for each. Two
-installations of one each, loaded at once in the same ways, show what more processes cost that have
-nothing to do with each other. It reports what one operation costs in each kind of process, and does
-not judge.
+with two of each. They are loaded alternately, with half of the connections for a tenant of each
+shard. Several gateways are loaded with as many connections as one, and with as many for each. Two
+separate installations, loaded at once, show the cost of more processes alone. It only reports the
+cost of one operation in each kind of process.
 """
 
 import argparse
@@ -54,14 +53,14 @@ KINDS: Mapping[str, str] = {
     "valkey": "Valkey",
     "postgres": "PostgreSQL",
 }
-"""How a process is called, by what its command line has."""
+"""The name of a process, by a part of its command line."""
 OURS = ("gateway", "key service")
 _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many processes an installation has."""
+    """The number of processes of an installation."""
 
     gateways: int
     shards: int
@@ -69,7 +68,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """Its name in a table."""
         valkey = ", Valkey" if self.has_valkey else ""
         return f"{self.gateways} x {self.shards}{valkey}"
 
@@ -80,24 +79,24 @@ SHAPES = (ONE, ONE, Shape(1, 1), Shape(2, 1), Shape(2, 2))
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is loaded at once, and how much."""
+    """The installations that are loaded at once, and their connections."""
 
     places: Sequence[int]
     """Which of SHAPES."""
     share: float
-    """How many times as many connections as one gateway each of them has."""
+    """The connections of each gateway, as a multiple of a single gateway's."""
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """Its name in a table."""
         return " beside ".join(SHAPES[place].name for place in self.places)
 
     def connections(self, of_one: int) -> int:
-        """Return how many connections there are in all, where one gateway has so many."""
+        """Return the total number of connections, given those of a single gateway."""
         return len(self.places) * self.of_each(of_one)
 
     def of_each(self, of_one: int) -> int:
-        """Return how many an installation has."""
+        """Return the number of connections of an installation."""
         return round(self.share * of_one)
 
 
@@ -120,10 +119,10 @@ class Installed:
     shape: Shape
     supervisor: int
     server: int | None
-    """The first process of its PostgreSQL."""
+    """The main process of its PostgreSQL."""
     url: str
     api_keys: Sequence[str]
-    """Of two tenants, one in each shard where there are two."""
+    """The API keys of two tenants, in different shards if there are two."""
     valkey: int | None
 
     def processes(self) -> dict[int, str]:
@@ -143,12 +142,12 @@ class Round(msgspec.Struct, frozen=True):
 
     requests_per_second: float
     cpu: dict[str, float]
-    """CPU microseconds an operation, by kind of process."""
+    """CPU microseconds per operation, by kind of process."""
 
 
 @contextmanager
 def installed(folder: Path, shape: Shape, server: PostgresServer | None) -> Iterator[Installed]:
-    """Run an installation, with two tenants that have a key."""
+    """Run an installation with two tenants with a key."""
     options: list[str] = ["--gateways", str(shape.gateways), "--shards", str(shape.shards)]
     if server is not None:
         options += ["--accounts-database", _new(server, ACCOUNTS_ROLE)]
@@ -193,7 +192,7 @@ def _tenant(ready: Mapping[str, str], shard: str, number: int) -> str:
 
 
 def loaded(wrk: str, body: Path, at: Sequence[Installed], seconds: int, connections: int) -> Round:
-    """Load installations, each with so many connections. Raises BenchmarkError unless all succeeds."""
+    """Load installations with these connections. Raises BenchmarkError if a request fails."""
 
     def one(target: Target, tenants: int) -> Summary:
         return load(wrk, target, seconds=seconds, connections=connections // tenants)
@@ -235,7 +234,7 @@ def memory(at: Installed) -> dict[str, list[int]]:
 def measure(
     folder: Path, server: PostgresServer | None, arguments: argparse.Namespace
 ) -> tuple[dict[str, list[list[Round]]], dict[str, dict[str, list[int]]]]:
-    """Load alternately; return by operation the rounds of each of LOADS, and the memory by shape."""
+    """Load alternately; return the rounds of each of LOADS by operation, and the memory by shape."""
     wrk = require_wrk()
     rounds: dict[str, list[list[Round]]] = {}
     with ExitStack() as stack:
@@ -292,7 +291,7 @@ def show(
 
 
 def main() -> int:
-    """Measure, and print what was measured. Exit status 1: there is nothing to report."""
+    """Measure, and print the results. Exit status 1: there is nothing to report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--postgresql", action="store_true", help="databases on a server")
     parser.add_argument("--seconds", type=number_of_seconds, default=4)
@@ -316,7 +315,7 @@ def main() -> int:
 def run(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, list[list[Round]]], dict[str, dict[str, list[int]]]]:
-    """Measure in a folder, and on a server, that end with it. Raises BenchmarkError."""
+    """Measure in a folder and on a server, which are removed at the end. Raises BenchmarkError."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pqkeep-bench-")))
         server = None

@@ -1,7 +1,7 @@
-"""Compares how long a refused sign-in takes for addresses with and without an account.
+"""Compares the time of a refused sign-in for addresses with and without an account.
 
-``python benchmarks/sign_in.py`` takes about a minute. It reports and does not judge: how far two
-medians may differ depends on the machine.
+``python benchmarks/sign_in.py`` takes about a minute. It only reports, because the difference of
+two medians depends on the machine.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from benchmarks.installation import API, RESPONSE_SECONDS, ask, service
 
 ADDRESSES = 14
 TRIES = 10
-"""For each address: as many as the rate limit allows; fewer than 300 in all."""
+"""Tries for each address, up to the rate limit; fewer than 300 in all."""
 PASSWORD = "the horse prefers oats"  # noqa: S105 - of all test accounts
 WRONG = "the horse is tired of oats"
 
 
 @dataclass
 class Tries:
-    """The times of refused sign-ins of one kind, in seconds, and their distinct answers."""
+    """The times of refused sign-ins of one kind, in seconds, and their distinct responses."""
 
     seconds: list[float] = field(default_factory=list)
     responses: set[str] = field(default_factory=set)
@@ -91,7 +91,7 @@ def _try(base_url: str, email: str, tries: Tries) -> None:
 
 
 def _post(url: str, path: str, fields: dict[str, str]) -> tuple[int, Any, float]:
-    """Return status, answer, and the seconds until it was received."""
+    """Return status, response, and the seconds until it was received."""
     _, address, start, _, _ = urlsplit(url)
     connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     body = json.dumps(fields)

@@ -1,9 +1,9 @@
-"""Measures what one tenant's queued SLH-DSA signatures do to another tenant's Kyber768.
+"""Measures the effect of one tenant's queued SLH-DSA signatures on another tenant's Kyber768.
 
-Run as a script; it is a report, not a test. It starts a real installation on this machine's
-loopback and measures decapsulate over one keep-alive connection, alone and while another tenant
-keeps signatures queued, in turns, because the machine is shared. The clients that keep the queue
-filled are threads of a process of their own. The goal: a p99 within twice of the one alone.
+Run as a script; it only reports. It starts a real installation on loopback and measures decapsulate
+over one keep-alive connection, alone and beside the queued signatures. Both alternate, because the
+machine is shared. The clients that fill the queue are threads of a separate process. The goal is a
+p99 of at most twice that without the load.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import httpx2
 
 QUEUED = 50
 WARM = 3
-"""Pieces of load that are done before anything is measured."""
+"""Pieces of load before the first measurement."""
 START_SECONDS = 60.0
 REQUEST_SECONDS = 30.0
 
@@ -131,7 +131,7 @@ def _client(base_url: str, api_key: str) -> Iterator[httpx2.Client]:
 
 @contextmanager
 def _load(work: Callable[..., None], arguments: tuple[str, ...]) -> Iterator[Callable[[], float]]:
-    """Run a load in a process of its own; yield how much it did a second."""
+    """Run a load in a separate process; yield its pieces per second."""
     context = multiprocessing.get_context("spawn")
     stop, done = context.Event(), context.Value("i", 0)
     process = context.Process(target=work, args=(stop, done, *arguments))
@@ -147,7 +147,7 @@ def _load(work: Callable[..., None], arguments: tuple[str, ...]) -> Iterator[Cal
 def _keep_queued(
     stop: Event, done: "Synchronized[int]", url: str, algorithm: str, *api_keys: str
 ) -> None:
-    """Keep signatures queued: as many clients, each asking again when it is answered."""
+    """Keep signatures queued with a number of clients, each with one request after another."""
     body = {"algorithm": algorithm, "message": "AAAA"}
 
     def ask(client: httpx2.Client) -> None:
@@ -170,7 +170,7 @@ def _keep_queued(
 
 
 def _burn(stop: Event, done: "Synchronized[int]") -> None:
-    """Use one core at the signing workers' priority, and nothing else."""
+    """Use one core at the signing workers' priority."""
     os.nice(10)
     while not stop.is_set():
         sum(range(100_000))

@@ -28,19 +28,19 @@ COMPARED_WITH_MINIMAL = "encapsulate"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure, and for how long."""
+    """The measurements and their length."""
 
     operations: Sequence[str]
     seconds: int
     connections: int
     alone: bool
-    """Whether to measure latency with one connection too."""
+    """True if latency with one connection is measured too."""
     directory: Path | None
-    """Where the databases go; None: where temporary files go."""
+    """The folder of the databases. None: the folder of temporary files."""
 
 
 def run(plan: Plan, report: Callable[[str], None]) -> Results:
-    """Carry out a plan. Raises BenchmarkError. All processes have ended then, or on return."""
+    """Carry out a plan. Raises BenchmarkError. In both cases all processes have ended."""
     wrk = require_wrk()
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=plan.directory) as temporary:
         directory = Path(temporary)
@@ -105,7 +105,7 @@ class _Steps:
     def in_turns(
         self, one: Target, other: Target
     ) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
-        """Measure two targets alternately; return what was measured of each."""
+        """Measure two targets alternately; return the results of each."""
         rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
         first, second = zip(*rounds, strict=True)
         return first, second

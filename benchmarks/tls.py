@@ -1,6 +1,6 @@
-"""What TLS costs: an operation with it and without, over connections that are kept and new ones.
+"""The cost of TLS: an operation with and without it, over kept and over new connections.
 
-Two more gateways serve the installation that is measured: one with TLS, one without.
+Two more gateways serve the measured installation: one with TLS, one without.
 """
 
 import sys
@@ -27,12 +27,12 @@ class TlsCost(Struct, frozen=True):
     """One operation without TLS and with it, measured alternately."""
 
     kept: tuple[tuple[Measurement, Measurement], ...]
-    """Over connections that are kept: without TLS, with TLS."""
+    """Over kept connections: without TLS, with TLS."""
     new: tuple[tuple[Measurement, Measurement], ...]
     """Over a new connection for each request."""
 
     def table(self, table: Table) -> Table:
-        """Fill a table with the medians of the gateway's CPU, and of the requests a second."""
+        """Fill a table with the medians of the gateway's CPU, and of the requests per second."""
         for column in ("gateway", "with TLS", "difference", "requests/s", "with TLS"):
             table.add_column(column, justify="right")
         for name, rounds in (("kept connections", self.kept), ("a new one each", self.new)):

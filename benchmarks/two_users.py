@@ -1,6 +1,6 @@
-"""What two users cost: ``pqkeepd start``, with a user for each process, beside ``pqkeepd dev``.
+"""The cost of two users: ``pqkeepd start``, with a user for each process, and ``pqkeepd dev``.
 
-Both run alike, by a Python that other users than root can run.
+Both use a Python that other users than root can run.
 """
 
 import os
@@ -45,7 +45,7 @@ class TwoUsers(Struct, frozen=True):
 
 @contextmanager
 def installations(directory: Path, operation: str) -> Iterator[tuple[Target, Target] | None]:
-    """Run both; yield an operation's requests to each, or None where they cannot be run."""
+    """Run both; yield an operation's requests to each, or None if they cannot be run."""
     if os.geteuid() != 0:
         yield None
         return

@@ -1,1 +1,1 @@
-"""What pqkeep is compared with: library calls, a minimal service, the audit log alone."""
+"""The baselines for comparison: library calls, a minimal service, the audit log alone."""

@@ -1,4 +1,4 @@
-"""The bare library call in a loop: what an operation costs without a service.
+"""The bare library call in a loop: the cost of an operation without a service.
 
 Run as ``python -m benchmarks.baselines.library OPERATION SECONDS``; prints JSON.
 """
@@ -21,7 +21,7 @@ CALLS_PER_CLOCK_READ = 16
 
 
 class Loop(Struct, frozen=True):
-    """The result of a loop. CPU is in microseconds an operation."""
+    """The result of a loop. CPU is in microseconds per operation."""
 
     operations_per_second: float
     cpu: float

@@ -1,10 +1,10 @@
 """The minimal service: encapsulations over HTTP, computed by a second process.
 
-Two processes with the same libraries and the same frames as pqkeep, and nothing else: no access
-control, no key, no policy, no audit, no checks. The difference to pqkeep is what those cost.
+Two processes with the same libraries and the same frames as pqkeep, but without access control,
+keys, policies, audit or checks. The difference to pqkeep is their cost.
 
-Run as ``python -m benchmarks.baselines.minimal_service back SOCKET`` and then ``… front SOCKET``. Each
-prints one line when it serves; the front prints its port.
+Run as ``python -m benchmarks.baselines.minimal_service back SOCKET`` and then ``… front SOCKET``.
+Each prints one line when it serves; the front prints its port.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def serve_back(path: str) -> None:
 
 
 async def serve_front(path: str) -> None:
-    """Answer every POST with an encapsulation from the back."""
+    """Respond to every POST with an encapsulation from the back."""
     waiting: dict[int, asyncio.Future[ToGateway]] = {}
     ids = itertools.count(1)
     encoder = msgspec.json.Encoder()
@@ -118,7 +118,7 @@ async def serve_front(path: str) -> None:
 
 
 def _ignore(_why: object) -> None:
-    """Do nothing about a lost connection: the benchmark is over."""
+    """Ignore a lost connection: the benchmark is over."""
 
 
 async def _until_terminated() -> None:

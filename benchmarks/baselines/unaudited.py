@@ -1,10 +1,10 @@
-"""The same installation without a durable audit log: the difference is what the log costs.
+"""The same installation without a durable audit log: the difference is the log's cost.
 
-Nothing in the product can switch the log off. This runs the product's own processes, but for an
-audit log that treats each record as durable at once, except those of changes of keys.
+The product has no switch for the log. This runs the product's own processes with an audit log that
+reports each record as durable at once, except records of changed keys.
 
-Run as ``python -m benchmarks.baselines.unaudited dev …``, in place of ``pqkeepd dev …``; the key
-service that it starts is ``python -m benchmarks.baselines.unaudited SETTINGS``.
+Run as ``python -m benchmarks.baselines.unaudited dev …``, in place of ``pqkeepd dev …``. Its key
+service is ``python -m benchmarks.baselines.unaudited SETTINGS``.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Lets a process of pqkeep note each call of its own code while a request is on its road.
+"""Makes a process of pqkeep note each call of its own code during a request.
 
-Python imports it at its start where ``PYTHONPATH`` names this folder. SIGRTMIN + 1 begins to note, and
-SIGRTMIN + 2 ends it, after the callback of the event loop that runs then. Each writes what was noted:
-a line a call, to the file that PQKEEP_ROAD names and the process id.
+Python imports it at the start if ``PYTHONPATH`` has this folder. SIGRTMIN + 1 begins, and SIGRTMIN
++ 2 ends after the running callback of the event loop. The result has one line per call, in a file
+named by PQKEEP_ROAD and the process id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGES = ("/pqkeep_protocol/", "/pqkeep_gateway/", "/pqkeep_keyservice/")
 
 
 class Tracer:
-    """Notes calls, but not that a coroutine goes on."""
+    """Notes calls, but not resumed coroutines."""
 
     def __init__(self, destination: str) -> None:
         self._destination = destination
@@ -33,7 +33,7 @@ class Tracer:
         sys.setprofile(self.note)
 
     def end(self, *_: object) -> None:
-        """Write what was noted, when the callback that sends the response has returned.
+        """Write the notes after the callback that sends the response.
 
         The client has the response before that, and a signal interrupts the callback.
         """
@@ -53,7 +53,7 @@ class Tracer:
         self._frames, self._seen = [], set()
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
-        """Note a call of pqkeep's own code; frames are kept, so that an id is one frame's."""
+        """Note a call of pqkeep's code. Frames are kept, so that each id belongs to one frame."""
         if event != "call" or not self._is_noting or id(frame) in self._seen:
             return
         if any(package in frame.f_code.co_filename for package in PACKAGES):

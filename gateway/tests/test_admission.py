@@ -165,7 +165,7 @@ class Admissions:
         await self.rate_limiter.announce_change()
 
     async def admitted(self, credential: str, attempts: int = 12) -> int:
-        """Return how many of so many attempts are admitted, and check that the first ones are."""
+        """Return the number of admitted attempts, and check that the first ones are admitted."""
         return await admitted(lambda: self.admission.admit(credential, HERE), attempts)
 
     async def admitted_to_pages(self, attempts: int, *, ends_access: bool = False) -> int:

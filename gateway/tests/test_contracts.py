@@ -99,7 +99,7 @@ def test_the_same_tier_is_not_bought_twice(starter: Contract) -> None:
 
 
 def test_a_cancellation_can_be_undone(starter: Contract) -> None:
-    """Bought again before its end, a cancelled contract goes on, and nothing is billed."""
+    """If a cancelled contract is bought again before its end, it continues without a bill."""
     cancelled = cancel(starter, NOW).new
     assert cancelled.cancel_at_period_end
     assert cancelled.subscription is Subscription.ACTIVE

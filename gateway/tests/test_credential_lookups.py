@@ -172,7 +172,7 @@ async def test_a_new_credential_overrides_what_was_unknown(directory: Directory)
 
 
 async def test_an_outage_costs_no_budget(directory: Directory) -> None:
-    """A failed look-up neither marks a credential as unknown nor costs budget."""
+    """A failed look-up does not mark a credential as unknown, and costs no budget."""
 
     async def unavailable(_: bytes) -> Never:
         raise UnavailableError

@@ -52,7 +52,7 @@ MANY = 1000
 UP: Samples = {"pqkeep_keys_database_up": one(1)}
 DOWN: Samples = {"pqkeep_keys_database_up": one(0)}
 STANDS_BY: Samples = {**UP, "pqkeep_key_service_active": one(0)}
-"""Where another key service has the database, or had it a moment ago."""
+"""Another key service has the database, or had it a moment ago."""
 
 
 @dataclass

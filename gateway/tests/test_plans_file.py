@@ -28,7 +28,7 @@ TABLE = [
     ("enterprise", "enterprise", 999, 20_000, None, None, 100, True, EVERYTHING),
     ("enterprise_plus", "enterprise_plus", 999, 20_000, None, None, 100, True, EVERYTHING),
 ]
-"""The specification's tables of plans and algorithms, and what it leaves open as it was settled."""
+"""The specification's tables of plans and algorithms, with the settled open points."""
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])

@@ -29,7 +29,7 @@ MAY_WRITE = {
     "HMAC-SHA-256": ("mac",) * 7,
     "HMAC-SHA-512": ("mac",) * 7,
 }
-"""The specification's column "Plans (write side)"; what the words stand for is in ``WRITING``."""
+"""The specification's column "Plans (write side)". ``WRITING`` explains its words."""
 COLUMNS = ("free", "starter", "growth", "professional", "enterprise", "enterprise_plus")
 NEW = ("get-import-key", "import-key")
 WRITING: Mapping[str, set[str]] = {
@@ -50,7 +50,7 @@ READING = {
     "sign": {"verify", "verify-hash"},
     "ml-dsa": {"verify", "verify-hash", "verify-mu"},
 }
-"""What is allowed always, by the best that any plan has of the algorithm."""
+"""Allowed without a plan's write side: the best that any plan has of the algorithm."""
 UPKEEP = {
     *("rotate-key", "retire-key", "disable-key", "enable-key"),
     *("schedule-archive", "cancel-archive", "archive-key"),

@@ -88,7 +88,7 @@ BOUND = {
 OWNERS = frozenset({"tenant_id", "user_id", "email_key", "role", "scopes", "operator_digest"})
 """Columns that say what a credential in the same row gives, and to whom."""
 CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event", "write_probe.filler"})
-"""Without secrets: what was answered, without the credential; what was done; and filler."""
+"""Columns without secrets: response without the credential, action, and filler."""
 TEXTS = frozenset(
     {
         "operators.name",
@@ -140,7 +140,7 @@ TEXTS = frozenset(
         "outgoing_mail.inviter",
     }
 )
-"""What everybody may read who reads the database."""
+"""Public for every reader of the database."""
 PASSWORD_HASHES = frozenset({"users.password_hash"})
 """Argon2id under the pepper."""
 

@@ -35,7 +35,7 @@ WHOLE = {
     "kem_ciphertext": base64(bytes(ALGORITHMS[kem.DEFAULT].output_size)),
     "wrapped_key": base64(bytes(min(WRAPPED_KEY_SIZES[kem.DEFAULT]))),
 }
-"""What is cut short in the examples, in a size that an operation takes."""
+"""A valid value for a field that examples shorten."""
 _KEM_KEY, _SIGNATURE_KEY = (
     {"public_key": base64(bytes(ALGORITHMS[default].public_key_size))}
     for default in (kem.DEFAULT, signature.DEFAULT)

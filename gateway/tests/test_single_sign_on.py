@@ -90,7 +90,7 @@ class Sso:
     provider: Provider
     fake: FakeProvider
     cookie: str = ""
-    """What the browser keeps of the last step-up's callback."""
+    """The browser's cookies after the last step-up's callback."""
 
     @property
     def sign_on(self) -> SingleSignOn:

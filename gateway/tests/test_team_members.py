@@ -38,7 +38,7 @@ POSSIBLE_OUTCOMES = (
     WrongPasswordError,
     UserNotFoundError,
 )
-"""What a request may lead to while its user is removed."""
+"""Possible results while a request's user is removed."""
 
 
 async def test_a_team_keeps_an_owner(world: World) -> None:

@@ -75,7 +75,7 @@ class FakeKeys:
     kills: Literal["before", "after"] | None = None
     """Whether the work of the next change's gateway ends before or after the change."""
     before_schedule: Callable[[], Awaitable[None]] | None = None
-    """What happens just before the next schedule."""
+    """Runs just before the next schedule."""
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Execute requests about the tenants' destruction."""

@@ -74,9 +74,9 @@ CHEAP = PasswordHasher(1, 8, 1)
 CONCURRENCY = 32
 """Concurrent uses of something single-use."""
 ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "3"))
-"""How often each race is run; ``make races`` runs it 200 times."""
+"""How often each race runs. ``make races`` runs it 200 times."""
 FEW_ROUNDS = max(1, ROUNDS // 4)
-"""How often one is run that takes long."""
+"""How often a slow race runs."""
 MOMENT = 1 / 1024
 """A fraction of a second that a float represents exactly."""
 
@@ -174,7 +174,7 @@ class FakeLastUses:
     """Last uses in memory, which can be unavailable."""
 
     saved: list[dict[bytes, LastUse]] = field(default_factory=list)
-    """What each call has stored."""
+    """The events stored by each call."""
     is_unavailable: bool = False
 
     async def save(self, uses: Mapping[bytes, LastUse]) -> None:

@@ -91,7 +91,7 @@ MESSAGES: Mapping[str, tuple[str, ...]] = {
     "audit_checkpoints": (LOG,),
     "audit_log.log_id": (LOG,),
 }
-"""What is said of a changed column, or of any column of a table."""
+"""The expected error for a changed column, or for any column of a table."""
 
 NOT_AUTHENTICATED = {
     "root_keys.added_at_us": "since when a root key is used is only shown",

@@ -62,7 +62,7 @@ def least_destruction_days() -> int:
 
 
 def days(number: float) -> datetime:
-    """Return the time in so many days."""
+    """Return the time in some days."""
     return datetime.now(UTC) + timedelta(days=number)
 
 

@@ -94,7 +94,7 @@ def least_destruction_days() -> int:
 
 
 def days(number: float) -> datetime:
-    """Return the time in so many days."""
+    """Return the time in some days."""
     return datetime.now(UTC) + timedelta(days=number)
 
 
@@ -568,7 +568,7 @@ USES = frozenset(
         *("GenerateDataKey", "ComputeMac", "VerifyMac"),
     }
 )
-"""What uses keys, and changes none."""
+"""Operations that use keys without changing any."""
 
 
 @pytest.mark.threat("compromised-gateway")

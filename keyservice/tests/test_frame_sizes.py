@@ -12,7 +12,7 @@ from pqkeep_protocol.keys import MAX_KEY_VERSION
 LARGEST = 2**63 - 1
 LAST_US = 253_402_300_799_999_999  # of the year 9999
 LEVELS = 32
-"""Of a tree of four billion records."""
+"""Of a tree with four billion records."""
 
 
 def text(letters: int) -> str:

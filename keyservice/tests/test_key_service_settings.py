@@ -1,4 +1,4 @@
-"""The key service's settings: where files are, and what is refused."""
+"""The key service's settings: paths, and refused values."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ SOURCES = {
     f'pkcs11 = {{{A_KEY}, pin_file = "a", pin_credential = "b"}}': "either pin_file or pin_cred",
     f'pkcs11 = {{{A_KEY}, pin = "1234"}}': "unknown field `pin`",
 }
-"""What a root key cannot be, and what is said of it."""
+"""Invalid root keys, each with its error."""
 
 
 def write(folder: Path, settings: dict[str, str]) -> Path:

@@ -60,7 +60,7 @@ def generate(versions: KeyVersions) -> KeyVersions:
 
 
 def rotate(versions: KeyVersions) -> KeyVersions:
-    """Put a new key in the active one's place."""
+    """Replace the active key by a new one."""
     return versions.with_rotated(new_entry(versions))
 
 
@@ -138,7 +138,7 @@ NOTHING = {
     "cancel nothing": (RETIRED, cancel),
     "cancel what is active": (ACTIVE, cancel),
 }
-"""What changes nothing: it is the same value, no new revision, nothing to write."""
+"""Changes without effect: the same value, no new revision, nothing to write."""
 REFUSALS = {
     # and every step there is not, with the kind of its refusal
     "generate beside an active key": (ACTIVE, generate, ErrorKind.KEY_EXISTS),

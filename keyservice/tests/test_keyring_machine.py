@@ -73,7 +73,7 @@ CHANGES: Mapping[Callable[..., Request[Any]], tuple[set[str], dict[str, Any]]] =
     CancelArchive: ({ACTIVE, RETIRED}, {"is_scheduled": False}),
     archive: ({RETIRED}, {"status": ARCHIVED, "is_disabled": False}),
 }
-"""Of which statuses a version may be for a change, and what it changes."""
+"""The statuses of a version that allow a change, and its effect."""
 
 
 @dataclass

@@ -57,7 +57,7 @@ SIGNING = [
 
 
 class Caller(OneTenant):
-    """A caller with one tenant, and what it asks for."""
+    """A caller with one tenant, and its requests."""
 
     async def create(self, keyring: KeyringName, **settings: Any) -> KeyringInfo:
         made = await self.ask(CreateKeyring(tenant=self.tenant, keyring=keyring, **settings))

@@ -63,7 +63,7 @@ both_databases = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], in
 
 
 def days(number: float) -> datetime:
-    """Return the time in so many days."""
+    """Return the time in some days."""
     return datetime.now(UTC) + timedelta(days=number)
 
 

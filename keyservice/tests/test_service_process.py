@@ -59,7 +59,7 @@ TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 SECONDS = 60.0
 ASKED = 64
-"""Lists of 61 keys: several times what the sockets' buffers and the client's hold."""
+"""Lists of 61 keys: several times the size of the buffers of sockets and client."""
 NOBODY = 65534
 FILE_SIZE = 1024 * 1024
 """Bytes to which a file may grow: more than a small database has, less than one that is filled."""
@@ -121,7 +121,7 @@ class Installation:
         self.database = folder / "keys.sqlite3"
         self.database.touch(0o600)
         self.output = folder.with_suffix(".output")
-        """What all its processes have said."""
+        """The output of all its processes."""
         self.put_root_key()
         self.started: list[Process] = []
 

@@ -1,4 +1,4 @@
-"""The queue for worker processes loses no worker, whatever its callers do."""
+"""The queue for worker processes loses no worker, for any behaviour of callers."""
 
 import asyncio
 import time

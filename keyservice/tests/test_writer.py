@@ -30,7 +30,7 @@ AFTER: dict[Do, tuple[Callable[[Writer], Decision], ...]] = {
     Do.GIVE_UP: (Writer.start,),
     Do.STOP: (),
 }
-"""What can happen to who does what was decided, but for the beginning of an epoch."""
+"""Possible events of a writer, without the beginning of an epoch."""
 EVENTS = frozenset(event for events in AFTER.values() for event in events)
 STEPS = [Writer.opened, Writer.lock_got]
 

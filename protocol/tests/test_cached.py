@@ -1,4 +1,4 @@
-"""What is logged of a value that cannot be found out."""
+"""The log lines about a value that cannot be looked up."""
 
 import asyncio
 

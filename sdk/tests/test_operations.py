@@ -274,7 +274,7 @@ def test_disabling(client: Client) -> None:
 
 
 def test_keeping_a_key(client: Client) -> None:
-    """A key whose destruction is cancelled has no archive time."""
+    """A key has no archive time after its destruction was cancelled."""
     client.keys.generate(KEM)
     kept = client.keys.cancel_archive(KEM, key_version=1)
     assert (kept.status, kept.archive_at) == ("active", None)

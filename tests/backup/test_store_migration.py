@@ -35,7 +35,7 @@ class Moving:
 
     @property
     def arguments(self) -> tuple[str | Path, ...]:
-        """Of the command that moves it."""
+        """The arguments of the command that moves it."""
         return ("migrate-store", "--data", self.layout.directory, *options_of(self.databases))
 
     def settings(self) -> dict[Path, str]:

@@ -1,4 +1,4 @@
-"""Disabled keys do nothing, whatever the operation, until they are enabled."""
+"""Every operation with a disabled key is refused until it is enabled."""
 
 from __future__ import annotations
 

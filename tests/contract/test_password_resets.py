@@ -56,7 +56,7 @@ def test_an_e_mail_leads_to_a_new_password(
     password: str,
     refused: Refused,
 ) -> None:
-    """A reset ends all sessions and signs nobody in. Only the new password works."""
+    """A reset ends all sessions without a new one. Only the new password works."""
     fields = {"token": token, "new_password": NEW}
     assert stranger.post("/auth/reset-password", fields) == {"signed_out": True}
     assert not stranger.client.cookies

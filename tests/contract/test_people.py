@@ -1,4 +1,4 @@
-"""People over HTTP: how they sign in, what they see, and what is refused."""
+"""People over HTTP: signing in, visible data, and refusals."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_one_of_two_sessions_can_be_ended(
 def test_details_say_which_client_began_a_session(
     owner: Caller, stranger: Caller, password: str
 ) -> None:
-    """With details each session has its client in plain words, whatever header was sent."""
+    """With details each session has its client in plain words, for any header."""
     email = owner.get("/auth/me")["email"]
     fields = {"email": email, "password": password}
     firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"

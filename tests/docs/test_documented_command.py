@@ -42,7 +42,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def test_completion_is_documented() -> None:
-    """The command itself completes what is typed."""
+    """The command completes typed words by itself."""
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
     assert set(OPTION.findall(shown.output)) >= COMPLETION
     assert "--install-completion" in DOCUMENT

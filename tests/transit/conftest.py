@@ -121,7 +121,7 @@ def server(
 
 @pytest.fixture
 def pqkeep(server: Server) -> Server:
-    """Pqkeep alone: what it refuses on purpose, or does better."""
+    """Pqkeep alone: deliberate refusals, and better results."""
     if not server.is_pqkeep:
         pytest.skip("says what pqkeep does")
     return server

@@ -31,7 +31,7 @@ def needs(program: Path) -> pytest.MarkDecorator:
 
 
 def results(output: str) -> dict[str, str]:
-    """Return what a client reported of each call."""
+    """Return a client's report of each call."""
     lines = (line.partition("\t") for line in output.splitlines() if "\t" in line)
     return {call: result for call, _, result in lines}
 

@@ -134,7 +134,7 @@ def test_create_key_of_a_type(transit: Transit, name: str, key_type: str) -> Non
 
 
 def test_read_key(transit: Transit, key: str) -> None:
-    """A key has each field by its type; numbers are numbers, and no public key is there."""
+    """A key has each field by its type; numbers are numbers, and there is no public key."""
     response = transit.read_key(key)
     assert response.keys() == ENVELOPE
     assert {field: type(response["data"][field]) for field in KEY_FIELDS} == KEY_FIELDS
@@ -384,7 +384,7 @@ def test_rewrap_data_with_a_context(transit: Transit, derived: str) -> None:
 
 @pytest.mark.parametrize("bits", [None, 128, 256, 512])
 def test_generate_data_key(transit: Transit, key: str, bits: int | None) -> None:
-    """A data key has as many bits as asked for, 256 by default, and decrypts to what was shown."""
+    """A data key has the requested bits, 256 by default, and decrypts to the shown key."""
     made = transit.generate_data_key(key, "plaintext", bits=bits)["data"]
     assert made.keys() == {"ciphertext", "key_version", "plaintext"}
     assert len(b64decode(made["plaintext"], validate=True)) * 8 == (bits or 256)
@@ -418,7 +418,7 @@ REFUSED_CALLS = {
 
 @pytest.mark.parametrize("method", REFUSED_CALLS)
 def test_a_method_is_refused(pqkeep: Any, transit: Transit, key: str, method: str) -> None:
-    """What would take keys out of the key service, or destroy them, is refused with its reason."""
+    """Operations that would take keys out of the key service, or destroy them, are refused with a reason."""
     with pytest.raises(InvalidRequest) as error:
         getattr(transit, method)(key, *REFUSED_CALLS[method])
     assert refusal(error) == METHODS[method].refusal
@@ -460,7 +460,7 @@ def test_create_key_of_a_classical_type(
 def test_create_key_with_what_is_refused(
     pqkeep: Any, transit: Transit, name: str, asked: dict[str, bool]
 ) -> None:
-    """What weakens a key is refused by its name, and no key is made; false is what it is here."""
+    """An option that weakens a key is refused by name, and no key is made; false is accepted."""
     with pytest.raises(InvalidRequest) as error:
         transit.create_key(name, **asked)
     assert next(iter(asked)) in refusal(error)
@@ -502,7 +502,7 @@ def test_a_response_that_should_be_wrapped(pqkeep: Any, client: hvac.Client, key
 
 
 def test_another_namespace(pqkeep: Any) -> None:
-    """A namespace that is not the token's tenant is refused, and that tenant is none."""
+    """A namespace other than the token's tenant is refused."""
     with pytest.raises(InvalidRequest) as error:
         pqkeep.client(namespace="another").secrets.transit.list_keys()
     assert "X-Vault-Namespace" in refusal(error)
@@ -583,7 +583,7 @@ def test_sign_data_by_a_key_that_encrypts(transit: Transit, key: str, signing_ke
 
 
 def test_the_token_that_hvac_sends(server: Any) -> None:
-    """A known token is authenticated; an unknown one is refused with 403, and so is none."""
+    """A known token is authenticated; an unknown or missing one is refused with 403."""
     assert server.client().is_authenticated()
     for token in ("pqkeep-unknown", ""):
         client = server.client(token=token)

@@ -27,7 +27,7 @@ ATTRIBUTES = {
 }
 """The attributes of a resource that names only its key, with their defaults."""
 REPLACING = {"type", "derived", "convergent_encryption"}
-"""Where one of these differs, the provider plans to replace the key."""
+"""If one of these differs, the provider plans to replace the key."""
 NUMBERS = {
     "latest_version",
     "min_available_version",

@@ -10,7 +10,7 @@ _LOG = logger(__name__)
 
 
 async def repeat(action: Callable[[], Awaitable[None]], seconds: float) -> None:
-    """Repeat an action with pauses of so many seconds, until cancelled.
+    """Repeat an action with pauses of ``seconds``, until cancelled.
 
     An exception does not end the repetition.
     """

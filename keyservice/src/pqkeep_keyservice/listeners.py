@@ -154,7 +154,8 @@ def _listen(address: NetworkAddress) -> socket.socket:
 DESTRUCTION_REQUESTS: frozenset[type[Struct]] = frozenset(
     {ListDestructions, CancelDestruction, RestoreKeyring, CancelArchive}
 )
-"""What both sockets take: whoever has the key service's machine can stop a destruction there."""
+"""Operations on both sockets, because an administrator of the machine can always stop a
+destruction."""
 GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
     {
         *get_args(AnyRequest | AnyKeylessRequest | AnyAuditRequest),

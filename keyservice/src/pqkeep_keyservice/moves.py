@@ -90,7 +90,7 @@ _LOG = logger(__name__)
 DRAIN_SECONDS = 15.0
 """How long a move waits for the tenant's calls in flight."""
 TRIES = 5
-"""How often a step is tried if a root key rotation changes the tenant's keys meanwhile."""
+"""The number of tries of a step if a root key rotation changes the tenant's keys meanwhile."""
 
 T = TypeVar("T")
 

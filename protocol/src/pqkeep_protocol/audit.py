@@ -26,7 +26,7 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     id: UUID
     """The event's id. An event that is sent twice is recorded once."""
     at_us: Natural
-    """When it happened, in microseconds since 1970."""
+    """The time of the event, in microseconds since 1970."""
     tenant: TenantId
     principal: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     operation: Annotated[str, Meta(min_length=1, max_length=32, pattern=PRINTABLE)]

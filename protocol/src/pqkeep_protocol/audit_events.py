@@ -190,7 +190,7 @@ class AuditEvent(StrEnum):
 
 
 PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS})
-"""What portal pages read with a person's session. A person's successes here are page views."""
+"""Reads by portal pages with a person's session. A person's successes here are page views."""
 PERSON = "user:"
 """The prefix of a signed-in person's principal."""
 API_KEY = "api-key:"
@@ -199,7 +199,7 @@ OPERATOR = "operator:"
 """The prefix of a named operator's principal."""
 
 GatewayOperation = AuditEvent | Operation
-"""What the gateway can record: its own events, and its refusals of key operations."""
+"""Events that the gateway can record: its own, and its refusals of key operations."""
 
 RecordedOperation = GatewayOperation | KeyServiceEvent
 """Every operation that a record can name."""

@@ -11,7 +11,7 @@ _LOG = logger(__name__)
 T = TypeVar("T")
 
 START_SECONDS = 10.0
-"""How long a part may take for its first response before that is logged."""
+"""Seconds for a part's first response before a warning is logged."""
 
 
 class Cached(Generic[T]):

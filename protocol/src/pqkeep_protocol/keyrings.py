@@ -21,7 +21,7 @@ LABEL_NAME = r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"
 
 
 class KeyPurpose(StrEnum):
-    """What a keyring's keys may be used for."""
+    """The allowed uses of a keyring's keys."""
 
     ENCRYPT = "encrypt"
     DECRYPT = "decrypt"

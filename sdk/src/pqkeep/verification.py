@@ -1,9 +1,10 @@
-"""Verification of signatures without a service, with nothing but the public key.
+"""Verification of signatures without a service, with only the public key.
 
     valid = verify_hash(digest, signature, hash_algorithm="SHA-512", public_key=…, algorithm="…")
 
-ML-DSA and Composite-ML-DSA need the extra ``pqkeep[local]``, SLH-DSA ``pqkeep[audit]``: each library
-is loaded by the first signature that asks for it. What is signed is in docs/cryptography.md.
+ML-DSA and Composite-ML-DSA need the extra ``pqkeep[local]``, SLH-DSA ``pqkeep[audit]``. Each
+library is imported for the first signature that needs it. docs/cryptography.md describes the signed
+data.
 """
 
 from collections.abc import Callable, Mapping

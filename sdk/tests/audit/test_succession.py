@@ -117,7 +117,7 @@ def test_an_old_log_of_two_histories(log: Log, new: Log, save: Save, keys: Path)
 
 
 def edited(log: Log) -> list[Line]:
-    """Return what was backed up, with an earlier record changed."""
+    """Return the backed-up records, with an earlier one changed."""
     records = copy.deepcopy(log.records[:BACKED_UP])
     records[2]["outcome"] = "decryption-failed"
     return records

@@ -192,7 +192,7 @@ def test_a_jws_is_verified(command: Command, tenant: Client) -> None:
 
 
 def test_signatures_made_elsewhere(command: Command, tenant: Client) -> None:
-    """A raw signature as bytes, base64 or digits verifies a file, with a public key or one's own key."""
+    """A raw signature as bytes, base64 or digits verifies a file, with a public key or the tenant's key."""
     private = MLDSA65PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -84,7 +84,7 @@ def test_by_another_key_than_expected(command: Command, tenant: Client, file: Pa
 
 
 def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> None:
-    """A damaged signature's file ends with 1, and the error says what is wrong."""
+    """A damaged signature's file ends with 1, and the error names the damage."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     path = command.directory / "report.pdf.sig"

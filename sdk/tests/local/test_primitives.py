@@ -89,6 +89,6 @@ def test_no_key_version(kyber: Pair, version: int) -> None:
 
 @pytest.mark.parametrize("algorithm", ["", "kyber768", "ML-KEM-512", "Dilithium3"])
 def test_no_algorithm(kyber: Pair, algorithm: str) -> None:
-    """An algorithm that is no KEM of the service is refused and not quoted."""
+    """An algorithm other than the service's KEMs is refused and not quoted."""
     with pytest.raises(ValueError, match="Kyber768, X-Wing, ML-KEM-1024"):
         encapsulate(**{**kyber.public, "algorithm": algorithm})

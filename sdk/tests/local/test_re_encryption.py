@@ -114,7 +114,7 @@ class Recorder(FileIO):
 
 
 def recorded(path: Path, pair: Pair, change: Change) -> list[tuple[int, bytes]]:
-    """Change a file, and return what was written to it."""
+    """Change a file, and return the writes."""
     with Recorder(path) as file:
         header = read_header(file)
         change_file(file, header, open_header(header, pair.decapsulate), change)

@@ -409,7 +409,7 @@ def test_a_service_with_a_strange_secret(connect: Connect, response: Answer, kyb
 
 
 def test_what_is_there_stays(client: Client, tmp_path: Path) -> None:
-    """Neither direction replaces a file unless asked."""
+    """Both directions refuse to replace a file unless asked."""
     client.keys.generate("Kyber768")
     plain, cipher = tmp_path / "plain", tmp_path / "cipher"
     plain.write_bytes(DATA)

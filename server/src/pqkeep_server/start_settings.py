@@ -17,7 +17,7 @@ VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What ``pqkeepd start`` runs: ``start.toml`` in the data directory, which may be missing."""
+    """The settings of ``pqkeepd start``: ``start.toml`` in the data directory, which may be missing."""
 
     gateways: Annotated[int, Meta(ge=1, le=MOST_GATEWAYS)] | Literal["auto"] = 1
     """How many gateway processes share the gateway's port: a number, or "auto" for one less than

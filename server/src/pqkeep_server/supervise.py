@@ -121,9 +121,9 @@ class Supervisor:
                 self._do_beside(self._drop(program))
 
     def reload(self) -> None:
-        """Renew the programs that can be, one after another, and tell the others to read again.
+        """Renew the programs that support it one after another, and tell the others to reload.
 
-        While that goes on, another call has it done once more.
+        A call during a renewal repeats it once.
         """
         for mended in self._lost.values():
             mended.set()
@@ -304,7 +304,7 @@ class Plan:
     """Encoded addresses of the gateways, to ask for their readiness."""
     directory: str
     settings: Mapping[str, str]
-    """Of the gateways, for the process that reads them again: what a reload cannot change."""
+    """The settings of gateways that a reload cannot change, for the process that reads them again."""
 
 
 def become_supervisor(plan: Plan, kept: Iterable[int]) -> None:
@@ -329,7 +329,7 @@ def become_supervisor(plan: Plan, kept: Iterable[int]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Supervise what a plan says until SIGTERM or SIGINT. Its file descriptor is the only word."""
+    """Supervise the plan from a file descriptor, the only argument, until SIGTERM or SIGINT."""
     write_logs("pqkeepd")
     with os.fdopen(int(words[0])) as file:
         told = json.load(file)
@@ -411,7 +411,7 @@ class ServiceManager:
     """Receives readiness: systemd, if it started this process as Type=notify."""
 
     def __init__(self, address: str) -> None:
-        """Take the address of its socket, empty where there is none."""
+        """Take the address of its socket. Empty without one."""
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
     def tell(self, state: str) -> None:

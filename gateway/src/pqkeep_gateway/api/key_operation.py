@@ -217,7 +217,7 @@ class KeyAccess:
         placement: Placement,
         at_most: int,
     ) -> AsyncGenerator[Keys, None]:
-        """Yield pages with at most so many keys in total. A caller that stops early must close it.
+        """Yield pages with at most ``at_most`` keys. A caller that stops early must close it.
 
         Raises KeyServiceError, and OverloadedError if too many long lists are in progress.
         """

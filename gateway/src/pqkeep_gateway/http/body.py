@@ -161,7 +161,7 @@ def _one_level(text: str, nested: frozenset[str]) -> str:
 
 
 def _has_more(mark: bytes, body: bytes | bytearray, at_most: int) -> bool:
-    """Return whether a byte occurs more than so many times. Ten times as fast as counting."""
+    """Return True if a byte occurs more than ``at_most`` times. Ten times as fast as counting."""
     found = -1
     for _ in range(at_most + 1):
         found = body.find(mark, found + 1)

@@ -337,7 +337,7 @@ _HEXADECIMAL = "0123456789abcdefABCDEF"
 def base64_field(
     name: str, description: str, example: str, *, at_most: int, made_by: str = ""
 ) -> Field[bytes]:
-    """Return a field of binary data with at most so many bytes."""
+    """Return a field of binary data with at most ``at_most`` bytes."""
 
     def parse(value: object) -> bytes:
         data = decode_base64(value)

@@ -16,7 +16,7 @@ _ENDS = {0: "", 1: "[AEIMQUYcgkosw048]=", 2: "[AQgw]=="}
 
 
 def base64_size(size: int) -> int:
-    """Return the length of the base64 encoding of so many bytes."""
+    """Return the length of the base64 encoding of ``size`` bytes."""
     return -(-size // 3) * 4
 
 

@@ -23,7 +23,7 @@ STOPPING = "stopping"
 MAIL_SERVER = "mail_server"
 """The mail server is unavailable. Nothing is refused: messages wait."""
 AUDIT_LOG = "audit_log"
-"""Events have waited so long for the audit log that changes are refused. Uses of keys are not."""
+"""Events have waited too long for the audit log, so changes are refused. Uses of keys are not."""
 PARTS = (KEY_SERVICE, KEYS_DATABASE, ACCOUNTS_DATABASE, RATE_LIMITS)
 """The parts that the gateway needs. Of several shards one is enough."""
 SHARD_PARTS = (KEY_SERVICE, KEYS_DATABASE)
@@ -124,7 +124,10 @@ class Readiness:
         }
 
     async def problems(self) -> Problems:
-        """Return the problems of PARTS. SHARD_PARTS have one if they have it in all shards."""
+        """Return the problems of PARTS.
+
+        A part of a shard is a problem if it fails in all shards.
+        """
         others = asyncio.gather(*(check.get() for check in self._checks.values()))
         shards, found = await asyncio.gather(self.shard_problems(), others)
         return {

@@ -286,7 +286,7 @@ class _Files:
             self._changed.notify_all()
 
     def wait_until_closed(self, seconds: float) -> None:
-        """Return when no connection is open, or after so many seconds."""
+        """Return when no connection is open, or after ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: not self._opened, seconds)
 

@@ -89,14 +89,13 @@ for _ = 1, 100 * calls do
 end
 return {admitted, events - redis.call('LLEN', KEYS[1]), math.max(oldest + length - now, 0), wait}
 """
-"""Enter a window with so many events for each call, all or none. The window is a list of
-microseconds, newest first.
+"""Enter a window with ``events`` for each call, all or none. The window is a list of microseconds,
+newest first.
 
 Returns the number of calls that entered, the remaining events, and two numbers of microseconds:
 until an event leaves, and until the next call can enter. -1 calls: the change counter differs, and
 no call entered. Expired events are removed, at most a hundred for each call, so that no call takes
-long. A window in the future belongs to a gateway with another clock, and is dropped.
-"""
+long. A window in the future belongs to a gateway with another clock, and is dropped."""
 
 CHANGES = """
 if redis.call('EXISTS', KEYS[1]) == 0 then

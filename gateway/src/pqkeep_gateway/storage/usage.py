@@ -31,7 +31,7 @@ class SqlUsage:
         return counted.rowcount == 1
 
     async def release(self, tenant: TenantId, month: str, operations: int) -> None:
-        """Subtract so many failed operations."""
+        """Subtract failed operations."""
         release = _of(tenant, month).where(USAGE.c.operations >= operations)
         async with transaction(self._engine) as connection:
             await connection.execute(release.values(operations=USAGE.c.operations - operations))

@@ -68,7 +68,7 @@ class KeyEntry:
     disabled_from: KeyStatus | None = None
     """The earlier status of a disabled version. Enabling restores it."""
     retired_at: datetime | None = None
-    """When it was retired, or when its archiving was last cancelled."""
+    """The time of its retirement, or of the last cancellation of its archiving."""
     mac_state: bytes | None = field(default=None, init=False, repr=False, compare=False)
     """This version's part of the ``key_mac`` input; None until it is computed."""
     derivation_info: dict[bytes, bytes] = field(

@@ -51,7 +51,7 @@ class Keyring:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it is hidden and refused. The default keyring cannot be deleted."""
+        """True if it is hidden and refused. The default keyring cannot be deleted."""
         planned = self.destruction
         return (
             self.info.name != DEFAULT_KEYRING

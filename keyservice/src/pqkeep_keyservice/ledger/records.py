@@ -28,7 +28,7 @@ MAX_EVENT_AGE_US = 30 * 24 * 3600 * _SECOND_US
 """How much older than the newest record an event can be. Events wait while the gateways are
 down."""
 MAX_EVENT_LEAD_US = 5 * 60 * _SECOND_US
-"""How far the gateways' clocks can be ahead."""
+"""The largest difference by which the gateways' clocks can be ahead."""
 
 
 class NewRecord(NamedTuple):

@@ -1,4 +1,4 @@
-"""Problems with PostgreSQL servers in words: what is wrong, and what to do.
+"""Problems with PostgreSQL servers in words, each with the next step.
 
 Errors are recognized by SQLSTATE and by the names of the driver's classes: this package does not
 import the driver.
@@ -72,8 +72,8 @@ WHERE EXISTS (SELECT FROM pg_namespace n
   AND NOT EXISTS (SELECT FROM pg_depend d
     WHERE d.classid = catalog AND d.objid = object AND d.deptype = 'e')
 LIMIT 1"""
-"""What stands in place of a table, or runs with its statements: pqkeep makes none. Those of
-extensions are not meant."""
+"""Counts objects that could replace a table or run with its statements. pqkeep makes none. Objects
+of extensions are left out."""
 
 
 def require_no_code(found: str | None, location: str) -> None:
@@ -86,7 +86,7 @@ def require_no_code(found: str | None, location: str) -> None:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return whether another try to connect would fail too."""
+    """Return True if another attempt to connect would fail too."""
     return any(
         getattr(cause, "sqlstate", None) in _PERMANENT
         or type(cause).__name__ == _MISCONFIGURED
@@ -97,7 +97,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def problem_with(error: BaseException, location: str) -> str:
-    """Return what is wrong with a database, and what to do."""
+    """Return the problem with a database, and the next step."""
     address = urlsplit(location)
     words = {
         "role": unquote(address.username or "") or "of this process's user",

@@ -1,4 +1,4 @@
-"""``pqkeepd destructions``: what the key services are to destroy, and its cancellation."""
+"""``pqkeepd destructions``: lists and cancels scheduled destructions of all key services."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,10 +83,10 @@ def cancel(
 
 
 def _found(data: Path) -> Iterator[tuple[Path, ScheduledDestruction | ScheduledArchive]]:
-    """Yield what is to be destroyed, with its key service's socket.
+    """Yield scheduled destructions, each with its key service's socket.
 
-    A shard that fails does not hide the others. Raises ConfigError and KeyServiceError, of the
-    first shard that failed, at the end.
+    A shard that fails does not hide the others. At the end, raises ConfigError and KeyServiceError
+    of the first shard that failed.
     """
     layout = Layout(data)
     failed: ConfigError | KeyServiceError | None = None

@@ -9,7 +9,7 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, AlgorithmSpec, Kin
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words for what a kind of keys does."""
+    """The words for the use of a kind of keys."""
 
     legend: str
     writes: str
@@ -22,7 +22,7 @@ class Words:
     output: str
     """Without its size."""
     public_half: str = ""
-    """What the holder of the public key can do; empty for symmetric keys."""
+    """The abilities of a public key's holder. Empty for symmetric keys."""
 
 
 _ENCRYPTING = Words(
@@ -91,7 +91,7 @@ class About:
 
     @property
     def adds(self) -> int:
-        """The bytes of an output without the data in it: of a cipher, what it adds."""
+        """The bytes of an output without its data. For a cipher, the bytes that it adds."""
         return self.spec.output_size or self.spec.overhead
 
     @property
