@@ -5,9 +5,9 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpcore2
 import httpx2
@@ -18,6 +18,17 @@ from pqkeep._settings import Settings
 from pqkeep.errors import PqkeepError
 
 R = TypeVar("R")
+
+MAX_CONNECTIONS = 100
+MAX_IDLE = 20
+IDLE_SECONDS = 5.0
+_ERRORS = (
+    httpcore2.TimeoutException,
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.ProxyError,
+    httpcore2.UnsupportedProtocol,
+)
 
 
 class _Ends(threading.local):
@@ -84,6 +95,72 @@ class _TimedBackend(httpcore2.NetworkBackend):
         return _TimedStream(opened)
 
 
+class _Body(httpx2.SyncByteStream):
+    """A response's body, with httpx2's errors."""
+
+    def __init__(self, response: httpcore2.Response) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _errors():
+            yield from self._response.iter_stream()
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class _TimedPool(httpx2.BaseTransport):
+    """A pool of connections of which each wait ends with the exchange.
+
+    ``httpx2.HTTPTransport`` takes no network backend, and its timeouts are for one read.
+    """
+
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx2.Proxy | None) -> None:
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=tls,
+            proxy=None if proxy is None else httpcore2.Proxy(_url(proxy.url), proxy.raw_auth),
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=_TimedBackend(httpcore2.SyncBackend()),
+        )
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        asked = httpcore2.Request(
+            request.method,
+            _url(request.url),
+            headers=request.headers.raw,
+            content=cast(Iterable[bytes], request.stream),
+            extensions=request.extensions,
+        )
+        with _errors():
+            found = self._pool.handle_request(asked)
+        return httpx2.Response(
+            found.status,
+            headers=found.headers,
+            stream=_Body(found),
+            extensions=found.extensions,
+        )
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _url(url: httpx2.URL) -> httpcore2.URL:
+    return httpcore2.URL(
+        scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+    )
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise the errors of httpcore2 as those of httpx2, which have the same names."""
+    try:
+        yield
+    except _ERRORS as error:
+        raise getattr(httpx2, type(error).__name__)(str(error)) from error
+
+
 class Transport:
     """A pool of connections to one service with one credential. Threads may share it."""
 
@@ -91,14 +168,7 @@ class Transport:
         """Make the pool without connecting. Raises ConfigurationError."""
         self._settings = settings
         proxy = settings.proxy()
-        transport = httpx2.HTTPTransport(
-            verify=settings.tls(),
-            trust_env=False,
-            proxy=None if proxy is None else proxy.url,
-        )
-        # httpx2 has no public way to a backend. Its own timeouts are for one read, not for all.
-        pool = transport._pool  # noqa: SLF001
-        pool._network_backend = _TimedBackend(pool._network_backend)  # noqa: SLF001
+        transport = _TimedPool(settings.tls(), None if proxy is None else httpx2.Proxy(proxy.url))
         self._http = httpx2.Client(
             base_url=settings.url, headers=settings.headers(), trust_env=False, transport=transport
         )
