@@ -100,6 +100,8 @@ def connected() -> Iterator[Callable[..., hvac.Client]]:
 @pytest.fixture(
     scope="session",
     params=[
+        "sqlite",
+        "postgresql",
         pytest.param("openbao", marks=[pytest.mark.campaign, openbao.NEEDS_OPENBAO]),
     ],
 )
