@@ -238,8 +238,19 @@ def test_rotate_key(transit: Transit, key: str) -> None:
     new = transit.encrypt_data(key, TEXT)["data"]
     assert (version(old), version(new["ciphertext"]), new["key_version"]) == (1, 2, 2)
     assert transit.decrypt_data(key, old)["data"]["plaintext"] == TEXT
-    named = transit.encrypt_data(key, TEXT, key_version=1)["data"]["ciphertext"]
-    assert version(named) == 1
+    named = transit.encrypt_data(key, TEXT, key_version=2)["data"]["ciphertext"]
+    assert version(named) == 2
+
+
+def test_encrypt_data_with_an_older_version(server: Any, transit: Transit, key: str) -> None:
+    """OpenBao encrypts with each version above a floor; pqkeep with the latest only."""
+    transit.rotate_key(key)
+    if server.is_pqkeep:
+        with pytest.raises(InvalidRequest):
+            transit.encrypt_data(key, TEXT, key_version=1)
+    else:
+        old = transit.encrypt_data(key, TEXT, key_version=1)["data"]["ciphertext"]
+        assert version(old) == 1
 
 
 # Encryption

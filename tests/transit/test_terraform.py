@@ -38,20 +38,6 @@ NUMBERS = {
 TEXT = "4111 1111 1111 1111"
 
 
-@pytest.fixture
-def send(server: Any) -> Send:
-    """Send a request as the provider's client does: every write is a PUT."""
-    session = server.client().session
-    headers = {"X-Vault-Token": server.token, "X-Vault-Request": "true"}
-
-    def request(method: str, path: str, body: object = None) -> requests.Response:
-        url = f"{server.address}/v1/{path}"
-        response: requests.Response = session.request(method, url, headers=headers, json=body)
-        return response
-
-    return request
-
-
 def create(send: Send, path: str, **attributes: Any) -> dict[str, Any]:
     """Create a key, configure it and read it; return its data."""
     wanted = {**ATTRIBUTES, **attributes}

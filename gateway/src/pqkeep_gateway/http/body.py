@@ -60,7 +60,7 @@ class JsonBody:
         Raises ApiError for anything but a JSON object, and FieldError for a duplicate name.
         """
         if not self.required:
-            if not body:
+            if not body or (self.any_type and body.strip() == b"null"):
                 return {}
             if not self.any_type:
                 _require_json(headers.get(b"content-type"))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pqkeep_gateway.transit.responses import TransitError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
 
+_LARGE_HMAC = "hmac/64"
 DEFAULT = "aes256-gcm96"
 ALGORITHM_OF: Mapping[str, Algorithm] = {
     "aes256-gcm96": Algorithm.XAES_256_GCM,
@@ -19,7 +20,7 @@ ALGORITHM_OF: Mapping[str, Algorithm] = {
     "ml-kem-768": Algorithm.ML_KEM_768,
     "ml-kem-1024": Algorithm.ML_KEM_1024,
     "hmac": Algorithm.HMAC_SHA_256,
-    "hmac/64": Algorithm.HMAC_SHA_512,
+    _LARGE_HMAC: Algorithm.HMAC_SHA_512,
     "ml-dsa/65": Algorithm.ML_DSA_65,
     "ml-dsa/87": Algorithm.ML_DSA_87,
     "mldsa-65": Algorithm.ML_DSA_65,
@@ -75,6 +76,11 @@ class KeyType(NamedTuple):
         return "" if self.name == "hmac" else self.stored.partition("/")[2]
 
     @property
+    def key_size(self) -> int:
+        """The bytes of a MAC key, as the client asked for them."""
+        return 64 if self.stored == _LARGE_HMAC else 32
+
+    @property
     def algorithm(self) -> Algorithm:
         """The algorithm of the keyring's keys."""
         return ALGORITHM_OF[self.stored]
@@ -106,7 +112,7 @@ def stored_type(
     if asked == "hmac":
         if key_size not in {None, 0, 32, 64}:
             raise TransitError("key_size must be 32 or 64 bytes for hmac")
-        return "hmac/64" if key_size == 64 else "hmac"  # noqa: PLR2004 - bytes of HMAC-SHA-512
+        return _LARGE_HMAC if key_size == 64 else "hmac"  # noqa: PLR2004 - bytes of HMAC-SHA-512
     if asked == "hybrid" and (hybrid[0] or "ml-dsa", hybrid[1] or "ecdsa-p256") != (
         "ml-dsa",
         "ecdsa-p256",

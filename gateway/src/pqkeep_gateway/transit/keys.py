@@ -334,6 +334,8 @@ def _data(keyring: Keyring, versions: Sequence[Key]) -> dict[str, object]:
     }
     if key_type.derived:
         data |= {"kdf": "hkdf_sha256", "convergent_encryption": False}
+    if key_type.name == "hmac":
+        data["key_size"] = key_type.key_size
     if key_type.parameter_set:
         data["parameter_set"] = key_type.parameter_set
     if key_type.name == "hybrid":

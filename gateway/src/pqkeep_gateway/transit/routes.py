@@ -18,6 +18,7 @@ from pqkeep_gateway.transit.encryption import TransitEncryption
 from pqkeep_gateway.transit.fields import NAME
 from pqkeep_gateway.transit.keys import TransitKeys
 from pqkeep_gateway.transit.operations import Operations
+from pqkeep_gateway.transit.refusals import REFUSALS, refuse
 from pqkeep_gateway.transit.responses import TransitError, error_response
 from pqkeep_gateway.transit.system import System
 from pqkeep_protocol.keys import TenantId
@@ -56,6 +57,7 @@ def rows(operations: Operations, clock: Clock) -> tuple[Row, ...]:
         Row("GET", "sys/health", "check_health", system_.health, is_public=True),
         Row("GET", "sys/seal-status", "check_health", system_.seal_status, is_public=True),
         Row("GET", "sys/leader", "check_health", system_.leader, is_public=True),
+        Row("GET", "sys/init", "check_health", system_.is_initialised, is_public=True),
         Row("GET", "sys/mounts", OWN_API_KEY, system_.mounts),
         Row("GET", "sys/internal/ui/mounts", OWN_API_KEY, system_.ui_mounts),
         Row("GET", "sys/internal/ui/mounts/transit", OWN_API_KEY, system_.ui_mount),
@@ -90,6 +92,10 @@ def rows(operations: Operations, clock: Clock) -> tuple[Row, ...]:
         ),
         Row("POST", "transit/encrypt/{name}", "encrypt", encryption_.encrypt, encryption.ENCRYPT),
         Row("POST", "transit/decrypt/{name}", "decrypt", encryption_.decrypt, encryption.DECRYPT),
+        *(
+            Row(method, path, OWN_API_KEY, refuse(reason))
+            for (method, path), reason in REFUSALS.items()
+        ),
     )
 
 

@@ -102,6 +102,10 @@ class System:
             }
         )
 
+    async def is_initialised(self, call: ApiCall) -> Document:
+        """Tell that the server is initialised: it is so before it listens."""
+        return document({"initialized": True})
+
     async def mounts(self, call: ApiCall) -> Document:
         """List the one mount."""
         return success(call, {f"{MOUNT}/": _MOUNT})
