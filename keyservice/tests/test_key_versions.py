@@ -25,8 +25,9 @@ from pqkeep_keyservice.keys.key_versions import (
 )
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import MAX_FIRST_VERSION
+from pqkeep_protocol.keyrings import MAX_FIRST_VERSION, KeyringInfo
 from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
     MAX_KEY_VERSION,
     MAX_VERSIONS,
     USABLE,
@@ -291,7 +292,7 @@ NO_OPERATION: set[Operation] = set()
 def may(operation: Operation, versions: KeyVersions, version: KeyVersion | None) -> bool:
     """Return whether an operation finds its key: the active one, or the one that was named."""
     try:
-        entry = versions.key_for(operation, version)
+        entry = versions.key_for(operation, version, KeyringInfo(DEFAULT_KEYRING))
     except KeyServiceError as refusal:
         assert refusal.kind is ErrorKind.KEY_NOT_FOUND  # noqa: PT017 - or it is found, see below
         return False

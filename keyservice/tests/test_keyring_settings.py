@@ -24,6 +24,7 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     Attribution,
+    CiphertextFormat,
     ComputeMac,
     CreateKeyring,
     Decapsulate,
@@ -90,6 +91,19 @@ def uses_of(tenant: TenantId, **more: Any) -> list[AnyRequest]:
         VerifyMu(**signature, mu=bytes(64), signature=bytes(3309)),
         ComputeMac(**mac, message=TEXT),
         VerifyMac(**mac, message=TEXT, mac=bytes(32)),
+    ]
+
+
+def limited_by_minimums(tenant: TenantId) -> list[AnyRequest]:
+    """Return requests with key version 2: every use of a key, in each form."""
+    version = KeyVersion(2)
+    kem: dict[str, Any] = {"tenant": tenant, "keyring": CARDS, "algorithm": KEM, "version": version}
+    return [
+        *uses_of(tenant, version=version),
+        GenerateDataKey(**kem, size=32, plaintext=True),
+        GenerateDataKey(**kem, size=32, plaintext=False, format=CiphertextFormat.CIPHERTEXT),
+        GenerateDataKey(**kem, size=32, plaintext=False, format=CiphertextFormat.ENVELOPE),
+        ReEncrypt(**kem, ciphertext=bytes(1200), is_wrapped_key=False, target=Target(KEM, LOGS)),
     ]
 
 
@@ -282,20 +296,25 @@ READS = {
     Operation.VERIFY_HASH,
     Operation.VERIFY_MU,
     Operation.VERIFY_MAC,
+    Operation.RE_ENCRYPT,
 }
-"""The operations that ``minimum_decryption_version`` limits."""
+"""The operations that ``minimum_decryption_version`` alone limits."""
 
 
 async def _below_minimum(caller: Caller, **fields: Any) -> set[Operation]:
     """Return the operations with the active version 2 that these fields of a keyring refuse."""
     await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, **fields))
     refused = set[Operation]()
-    for use in uses_of(caller.tenant, version=KeyVersion(2)):
+    allowed = set[Operation]()
+    for use in limited_by_minimums(caller.tenant):
         try:
             await caller.ask(use)
         except KeyServiceError as error:
             if error.kind is ErrorKind.VERSION_BELOW_MINIMUM:
                 refused.add(use.operation)
+                continue
+        allowed.add(use.operation)
+    assert not refused & allowed, "one form of an operation is refused, and another is not"
     return refused
 
 
@@ -305,17 +324,19 @@ async def test_a_minimum_version_refuses_its_operations_and_no_others(
 ) -> None:
     """Each operation with a version below the minimum is refused, and allowed once it is lowered."""
     await caller.create(CARDS)
+    await caller.create(LOGS)
+    await caller.generate(KEM, LOGS)
     for algorithm in (KEM, SIGNATURE, Algorithm.HMAC_SHA_256):
         await caller.generate(algorithm, CARDS)
         await caller.ask(RotateKey(tenant=caller.tenant, keyring=CARDS, algorithm=algorithm))
-    makes = WITH_ONE_KEY - READS
+    makes = USES - READS
     assert await _below_minimum(caller, minimum_encryption_version=2) == set()
     assert await _below_minimum(caller, minimum_encryption_version=3) == makes
     again = Caller(restarted(), caller.tenant, attribution)
     assert await _below_minimum(again, description="after a restart") == makes
     assert await _below_minimum(again, minimum_encryption_version=0) == set()
     assert await _below_minimum(again, minimum_decryption_version=2) == set()
-    assert await _below_minimum(again, minimum_decryption_version=3) == WITH_ONE_KEY
+    assert await _below_minimum(again, minimum_decryption_version=3) == USES
     assert await _below_minimum(again, minimum_decryption_version=0) == set()
 
 

@@ -109,8 +109,9 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     minimum_decryption_version: MinimumVersion = 0
     """The lowest key version that decrypts, unwraps, decapsulates and verifies."""
     minimum_encryption_version: MinimumVersion = 0
-    """The lowest key version that encrypts, wraps, encapsulates and signs. Versions below
-    ``minimum_decryption_version`` do not either: nothing could read the result."""
+    """The lowest key version that encrypts, wraps, encapsulates, signs, computes MACs and makes
+    data keys. Versions below ``minimum_decryption_version`` do not either: nothing could read the
+    result."""
     transit_type: TransitType = ""
     """The key type that clients of Vault Transit asked for. It cannot be changed."""
     derived: bool = False

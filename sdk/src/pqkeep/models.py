@@ -191,7 +191,8 @@ class Keyring:
     """The lowest key version that decrypts, unwraps, decapsulates and verifies. 0 allows every
     version."""
     minimum_encryption_version: int = 0
-    """The lowest key version that encrypts, wraps, encapsulates and signs. 0 allows every version."""
+    """The lowest key version that encrypts, wraps, encapsulates, signs and computes MACs. 0 allows
+    every version."""
     first_version: int = 1
     """The lowest version number of its keys."""
     derived: bool = False

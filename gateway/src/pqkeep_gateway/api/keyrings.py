@@ -155,7 +155,7 @@ MINIMUM_DECRYPTION_VERSION = _minimum(
     "minimum_decryption_version", "decrypt, unwrap, decapsulate and verify"
 )
 MINIMUM_ENCRYPTION_VERSION = _minimum(
-    "minimum_encryption_version", "encrypt, wrap, encapsulate and sign"
+    "minimum_encryption_version", "encrypt, wrap, encapsulate, sign and compute MACs"
 )
 FIRST_VERSION = integer_field(
     "first_version",

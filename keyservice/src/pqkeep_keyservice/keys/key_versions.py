@@ -15,6 +15,7 @@ from msgspec import structs
 
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     MAX_VERSIONS,
@@ -201,13 +202,20 @@ class KeyVersions:
         """Return the active key. Raises KEY_NOT_FOUND."""
         return self.active or _not_found()
 
-    def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
+    def key_for(
+        self, operation: Operation, version: KeyVersion | None, keyring: KeyringInfo
+    ) -> KeyEntry:
         """Return the key for a cryptographic operation. For None, it is the active key.
 
-        Raises KEY_NOT_FOUND, also if the version's status does not allow the operation.
+        Raises KEY_NOT_FOUND, also if the version's status does not allow the operation, and
+        VERSION_BELOW_MINIMUM if a minimum version of the keyring does not.
         """
         entry = self.require_active() if version is None else self.entry(version)
-        return entry if entry.info.allows(operation) else _not_found()
+        if not entry.info.allows(operation):
+            _not_found()
+        if not keyring.allows_version(operation, entry.info.version):
+            raise KeyServiceError(ErrorKind.VERSION_BELOW_MINIMUM)
+        return entry
 
     def require_current(self) -> KeyEntry:
         """Return the active key, even if it is disabled. Raises KEY_NOT_FOUND."""

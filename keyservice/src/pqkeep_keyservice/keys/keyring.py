@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import DERIVED_PURPOSES, KeyPurpose, KeyringInfo
 from pqkeep_protocol.keys import (
@@ -19,7 +18,6 @@ from pqkeep_protocol.keys import (
     Destruction,
     DestructionState,
     KeyringName,
-    KeyVersion,
     TenantId,
 )
 from pqkeep_protocol.messages import UpdateKeyring
@@ -97,11 +95,6 @@ class Keyring:
         """Raise PURPOSE_DENIED if the keyring lacks a purpose. None needs no purpose."""
         if purpose is not None and purpose not in self.info.purposes:
             raise KeyServiceError(ErrorKind.PURPOSE_DENIED)
-
-    def require_version(self, operation: Operation, version: KeyVersion) -> None:
-        """Raise VERSION_BELOW_MINIMUM if a minimum version excludes a key version."""
-        if not self.info.allows_version(operation, version):
-            raise KeyServiceError(ErrorKind.VERSION_BELOW_MINIMUM)
 
     def require_context(self, context: bytes) -> None:
         """Raise CONTEXT_REQUIRED and CONTEXT_REFUSED: only derived keys have a context."""

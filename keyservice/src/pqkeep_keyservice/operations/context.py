@@ -64,12 +64,9 @@ class Context:
     def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
         """Return the key for a cryptographic operation. For None, it is the active key.
 
-        Raises KEY_NOT_FOUND, also if the version's status does not allow the operation, and
-        VERSION_BELOW_MINIMUM.
+        Raises KEY_NOT_FOUND and VERSION_BELOW_MINIMUM.
         """
-        entry = self.versions.key_for(operation, version)
-        self.keyring.require_version(operation, entry.info.version)
-        return entry
+        return self.versions.key_for(operation, version, self.keyring.info)
 
     async def of_key(self, name: KeyName, keyring: Keyring) -> "Context":
         """Return a context for another key. ``keyring`` is its keyring. Raises DamagedKeyError."""

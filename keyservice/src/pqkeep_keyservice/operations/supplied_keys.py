@@ -58,8 +58,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
                 if isinstance(request, Encrypt):
                     own_keyring.require_context(request.context)
                 versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
-                versions.key_for(request.operation, version)
-                own_keyring.require_version(request.operation, version)
+                versions.key_for(request.operation, version, own_keyring.info)
             except KeyServiceError as refused:
                 kind = refused.kind
             else:
