@@ -189,33 +189,105 @@ def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Call
     return Caller(keys, tenant, attribution)
 
 
+Places = list[tuple[Caller, dict[str, Any]]]
+BOUND = b"customers/42"
+
+
+async def places_of(caller: Caller, *algorithms: Algorithm) -> Places:
+    """Return each key version of two keyrings of two tenants, with the fields that name it."""
+    tenants = (caller, Caller(caller.keys, TenantId(uuid4()), caller.attribution))
+    for tenant in tenants:
+        await tenant.prepare(*algorithms)
+    return [
+        (tenant, tenant.named(algorithm, version=version, keyring=keyring))
+        for tenant in tenants
+        for keyring in ("default", "other")
+        for algorithm in algorithms
+        for version in (ONE, TWO)
+    ]
+
+
+async def sealed_in_each_form(caller: Caller, of: dict[str, Any]) -> dict[str, bytes]:
+    """Return what one key version makes, by the operation that opens it and a name."""
+    bound: Any = {"associated_data": BOUND}
+    made = dict[str, bytes]()
+    forms: list[tuple[str, CiphertextFormat | None]] = [
+        ("decrypt", CiphertextFormat.CIPHERTEXT),
+        ("open", CiphertextFormat.ENVELOPE),
+        ("unwrap", None),
+    ]
+    for name, form in forms:
+        data_key = GenerateDataKey(**of, **bound, size=32, plaintext=False, format=form)
+        made[f"{name} a data key"] = (await caller.ask(data_key)).encrypted
+        if form is not None:
+            encrypt = Encrypt(**of, **bound, plaintext=TEXT, format=form)
+            made[f"{name} data"] = (await caller.ask(encrypt)).ciphertext
+    wrap = Wrap(**of, **bound, symmetric_key=bytearray(TEXT))
+    return made | {"unwrap a key": (await caller.ask(wrap)).wrapped_key}
+
+
+def openings(of: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    """Return the requests that could open a blob, by the operation."""
+    bound: Any = {"associated_data": BOUND}
+    return {
+        "decrypt": Decrypt(**of, **bound, ciphertext=blob),
+        "open": Decrypt(**of, **bound, ciphertext=blob, format=CiphertextFormat.ENVELOPE),
+        "unwrap": Unwrap(**of, **bound, wrapped_key=blob),
+    }
+
+
 @pytest.mark.threat("other-tenant")
 @both_databases
-async def test_a_ciphertext_opens_only_with_its_key(
-    caller: Caller, keys: KeyService, attribution: Attribution
-) -> None:
-    """Neither another keyring, version, tenant, form nor purpose opens what XAES encrypted."""
-    await caller.prepare(XAES)
-    stranger = Caller(keys, TenantId(uuid4()), attribution)
-    await stranger.prepare(XAES)
-    bound: Any = {"associated_data": b"customers/42"}
-    encrypt = Encrypt(**caller.named(version=None, plaintext=TEXT), **bound)
-    sealed = await caller.ask(encrypt)
-    assert (sealed.version, len(sealed.ciphertext)) == (TWO, len(TEXT) + 40)
-    blob = sealed.ciphertext
-    right = Decrypt(**caller.named(version=TWO, ciphertext=blob), **bound)
-    assert (await caller.ask(right)).plaintext == TEXT
-    envelope = CiphertextFormat.ENVELOPE
-    for wrong in (
-        Decrypt(**caller.named(version=ONE, ciphertext=blob), **bound),
-        Decrypt(**caller.named(version=TWO, ciphertext=blob, keyring="other"), **bound),
-        Decrypt(**caller.named(version=TWO, ciphertext=blob, format=envelope), **bound),
-        Decrypt(**caller.named(version=TWO, ciphertext=blob)),
-        Unwrap(**caller.named(version=TWO, wrapped_key=blob), **bound),
-    ):
-        assert await caller.refusal(wrong) is ErrorKind.DECRYPTION_FAILED
-    foreign = Decrypt(**stranger.named(version=TWO, ciphertext=blob), **bound)
-    assert await stranger.refusal(foreign) is ErrorKind.DECRYPTION_FAILED
+async def test_a_result_opens_only_where_it_was_made(caller: Caller) -> None:
+    """No other tenant, keyring, version, form or purpose opens a ciphertext, envelope or key.
+
+    The whole matrix: what each of eight key versions makes, against each operation of each.
+    """
+    places = await places_of(caller, XAES)
+    assert len(places) == 8
+    active = [place for place in places if place[1]["version"] == TWO]
+    for maker, of in active:
+        for name, blob in (await sealed_in_each_form(maker, of)).items():
+            for asker, fields in places:
+                for operation, request in openings(fields, blob).items():
+                    is_its_own = fields == of and name.split()[0] == operation
+                    if is_its_own:
+                        await asker.ask(request)
+                    else:
+                        assert await asker.refusal(request) is ErrorKind.DECRYPTION_FAILED
+            unbound = Decrypt(**of, ciphertext=blob)
+            assert await maker.refusal(unbound) is ErrorKind.DECRYPTION_FAILED
+
+
+@pytest.mark.threat("other-tenant")
+@both_databases
+async def test_a_mac_verifies_only_where_it_was_made(caller: Caller) -> None:
+    """No other tenant, keyring, version or algorithm verifies a MAC, nor one that is cut."""
+    places = await places_of(caller, *MACS)
+    assert len(places) == 16
+    for maker, of in [place for place in places if place[1]["version"] == TWO]:
+        mac = (await maker.ask(ComputeMac(**of, message=TEXT))).mac
+        for asker, fields in places:
+            for cut in (len(mac), 32, 16, 1, 0):
+                request = VerifyMac(**fields, message=TEXT, mac=mac[:cut])
+                if fields == of and cut == len(mac):
+                    await asker.ask(request)
+                else:
+                    assert await asker.refusal(request) is ErrorKind.VERIFICATION_FAILED
+
+
+@both_databases
+async def test_an_older_version_opens_what_it_made_only(caller: Caller) -> None:
+    """What a version made before its rotation opens under it, and under no later one."""
+    await caller.ask(GenerateKey(**caller.named(), quota=None))
+    first = caller.named(version=ONE, keyring="default")
+    made = await sealed_in_each_form(caller, first)
+    await caller.ask(RotateKey(**caller.named()))
+    for name, blob in made.items():
+        operation = name.split()[0]
+        await caller.ask(openings(first, blob)[operation])
+        second = openings({**first, "version": TWO}, blob)[operation]
+        assert await caller.refusal(second) is ErrorKind.DECRYPTION_FAILED
 
 
 @both_databases
