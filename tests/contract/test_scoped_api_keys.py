@@ -63,6 +63,15 @@ def _ended(response: httpx2.Response) -> tuple[int, str | None, str | None]:
     return status, code, field
 
 
+def _algorithms_for(row: Endpoint) -> tuple[str, str]:
+    """Return two algorithms that a row takes."""
+    if "/kem/" in row.path:
+        return "X-Wing", "Kyber768"
+    if "/mac/" in row.path:
+        return "HMAC-SHA-512", "HMAC-SHA-256"
+    return "Dilithium3", "ML-DSA-87"
+
+
 Limited = Callable[..., Caller]
 
 
@@ -135,9 +144,8 @@ def test_a_group_may_call_its_operations_only(limited: Limited, group: Group) ->
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
 def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
-    """An API key for one algorithm is refused for another, in every operation."""
-    algorithms = ("X-Wing", "Kyber768") if "/kem/" in row.path else ("Dilithium3", "ML-DSA-87")
-    mine, other = algorithms
+    """An API key for one algorithm is refused another, whatever the operation and the body."""
+    mine, other = _algorithms_for(row)
     caller = _for_one(limited, "algorithms", mine)
     if row.items is not None:
         _expect_of_items(caller, row, "algorithm", mine, other)
@@ -158,7 +166,7 @@ def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
 def test_another_keyring_is_refused(limited: Limited, row: Endpoint) -> None:
     """An API key for one keyring is refused for any other, and for requests without a keyring."""
     caller = _for_one(limited, "keyrings", "payments.cards")
-    algorithm = "X-Wing" if "/kem/" in row.path else "Dilithium3"
+    algorithm, _ = _algorithms_for(row)
     values = dict.fromkeys(_fields_of(row) & {"algorithm"}, algorithm)
     if row.items is not None:
         _expect_of_items(caller, row, "keyring", "payments.cards", "payments.logs")

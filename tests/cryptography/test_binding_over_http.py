@@ -197,7 +197,7 @@ def _malformed(envelope: str) -> Iterator[object]:
     yield _closed(bytes((9,)) + data[1:])
     yield _closed(data[:1] + bytes(4) + data[5:])
     yield _closed(data[:5] + bytes((0,)) + data[HEADER:])
-    yield _closed(data[:5] + bytes((7,)) + b"Default" + data[HEADER:])
+    yield _closed(data[:5] + bytes((7,)) + b".efault" + data[HEADER:])
     yield _closed(data + bytes(1_100_000))
     padded = _closed(data + b"\0" * (2 - len(data) % 3 or 2))
     yield padded[:-1] + chr(ord(padded[-1]) + 1)  # bits behind the end that are not zero

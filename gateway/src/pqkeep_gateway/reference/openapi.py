@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential, Permission, Role
+from pqkeep_gateway.access.callers import (
+    CALLERS,
+    GRANTS,
+    WITHOUT_SCOPE,
+    Caller,
+    Credential,
+    Permission,
+    Role,
+)
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
 from pqkeep_gateway.api.errors import code_of, codes_of_fields
 from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies
@@ -164,7 +172,7 @@ def codes(row: Endpoint) -> frozenset[Code]:
         found |= {row.denial().code}
     if row.idempotent:
         found |= {Code.CONFLICT_001}
-    if _is_for_api_keys(row):
+    if _has_scopes(row):
         found |= {Code.POLICY_001}
     is_by_session = bool(callers & frozenset(Role)) and Credential.NONE not in callers
     if is_by_session and not row.during_enrollment:
@@ -176,9 +184,9 @@ def codes(row: Endpoint) -> frozenset[Code]:
     return found
 
 
-def _is_for_api_keys(row: Endpoint) -> bool:
-    """Return whether an endpoint needs a credential, and an API key with its scopes can be one."""
-    return Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC
+def _has_scopes(row: Endpoint) -> bool:
+    """Return whether an API key's scopes limit an endpoint."""
+    return Credential.API_KEY in GRANTS[row.permission] and row.permission not in WITHOUT_SCOPE
 
 
 def callers_of(row: Endpoint) -> tuple[Caller, ...]:
@@ -227,7 +235,7 @@ def _operation(part: str, row: Endpoint) -> Json:
     operation["security"] = _security(row)
     operation["x-permission"] = row.permission
     operation["x-callers"] = list(callers_of(row))
-    if _is_for_api_keys(row):
+    if _has_scopes(row):
         operation["x-scope-operation"] = row.audit_operation
     return operation
 
