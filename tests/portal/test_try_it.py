@@ -23,14 +23,16 @@ from tests.portal.visitors import (
 
 from pqkeep_gateway.access.callers import Role
 
-OPERATIONS = {"encrypt", "decrypt", "sign", "verify"}
+OPERATIONS = {"encrypt", "decrypt", "sign", "verify", "compute_mac", "verify_mac"}
 TEXT = "attack at dawn ☀"
 
 
 @pytest.fixture(scope="module")
 def world(installation: Installation) -> World:
-    """A person with a key of each kind."""
-    return world_of(installation, "Kyber768", "Dilithium3", role=Role.DEVELOPER)
+    """Somebody who tries, with a key of each kind."""
+    return world_of(
+        installation, "Kyber768", "Dilithium3", "XAES-256-GCM", "HMAC-SHA-512", role=Role.DEVELOPER
+    )
 
 
 def test_a_text_is_encrypted_and_decrypted(world: World, visit_as: SignedIn) -> None:
@@ -99,6 +101,37 @@ def test_a_text_is_signed_and_verified(world: World, visit_as: SignedIn) -> None
     expect(page.locator("[data-invalid]")).to_be_visible()
 
 
+def test_a_mac_is_computed_and_verified(world: World, visit_as: SignedIn) -> None:
+    """A MAC holds for its text and for no other; its request is shown."""
+    page = visit_as(world.person).open("/portal/try?do=mac")
+    page.locator("#compute_mac-message").fill(TEXT)
+    page.get_by_role("button", name="Compute the MAC", exact=True).click()
+    expect(page.locator("[data-result-of=compute_mac]")).to_contain_text(
+        "64 bytes, by version 1 of HMAC-SHA-512"
+    )
+    page.get_by_role("button", name="Verify it").click()
+    page.get_by_role("button", name="Verify", exact=True).click()
+    expect(page.locator("[data-valid]")).to_be_visible()
+    request = page.locator("[data-pair=second] [data-request]")
+    request.locator("summary").click()
+    assert "/api/v1/mac/verify" in request.locator("[data-template] code").first.inner_text()
+    assert_accessible(page)
+    page.locator("#verify_mac-message").fill(TEXT + "!")
+    page.get_by_role("button", name="Verify", exact=True).click()
+    expect(page.locator("[data-invalid]")).to_be_visible()
+
+
+def test_a_text_is_encrypted_with_a_symmetric_key(world: World, visit_as: SignedIn) -> None:
+    """A ciphertext of XAES-256-GCM decrypts with the key that the page chooses for it."""
+    page = visit_as(world.person).open("/portal/try")
+    page.locator("#encrypt-plaintext").fill(TEXT)
+    page.locator("#encrypt-key").select_option("XAES-256-GCM")
+    page.get_by_role("button", name="Encrypt", exact=True).click()
+    page.get_by_role("button", name="Decrypt it").click()
+    page.get_by_role("button", name="Decrypt", exact=True).click()
+    expect(page.locator("[data-result-of=decrypt] code")).to_have_text(TEXT)
+
+
 def test_a_refusal_is_shown_where_it_belongs(world: World, visit_as: SignedIn) -> None:
     """An invalid ciphertext is refused at its field or above the button, and stays."""
     visitor = visit_as(world.person)
@@ -114,8 +147,8 @@ def test_a_refusal_is_shown_where_it_belongs(world: World, visit_as: SignedIn) -
 def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> None:
     """A role that may use keys has the page and its forms; a viewer has neither."""
     person = world.installation.person(world.tenant.tenant_id, role)
-    pages = [get_page(person, f"/portal/try?do={each}") for each in ("encrypt", "sign")]
-    found = operations_on(pages[0].text + pages[1].text)
+    pages = [get_page(person, f"/portal/try?do={name}") for name in ("encrypt", "sign", "mac")]
+    found = operations_on("".join(page.text for page in pages))
     assert found == allowed(role, OPERATIONS)
     expected = HTTPStatus.OK if found else HTTPStatus.FORBIDDEN
     assert {each.status_code for each in pages} == {expected}

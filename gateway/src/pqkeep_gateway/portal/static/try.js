@@ -3,7 +3,7 @@ import { download, fromBase64, textOf, toBase64 } from "./bytes.js";
 import { bodyOf, showProblem } from "./fields.js";
 import { many } from "./spans.js";
 
-const OUTPUT = { encrypt: "ciphertext", decrypt: "plaintext", sign: "signature" };
+const OUTPUT = { encrypt: "ciphertext", decrypt: "plaintext", sign: "signature", compute_mac: "mac" };
 const MOST_SHOWN = 20_000; // characters
 const MOST_IN_CODE = 8_192;
 const MOST_IN_BODY = 48;
@@ -106,8 +106,9 @@ document.addEventListener("responded", (event) => {
   const operation = event.target.dataset.operation;
   const result = document.querySelector(`[data-result-of="${operation}"]`);
   if (!result) return;
-  if (operation === "verify") {
-    result.querySelector("[data-valid]").hidden = !event.detail.valid;
+  const valid = result.querySelector("[data-valid]");
+  if (valid) {
+    valid.hidden = !event.detail.valid;
     result.querySelector("[data-invalid]").hidden = event.detail.valid;
     return;
   }

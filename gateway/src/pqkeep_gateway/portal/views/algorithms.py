@@ -23,6 +23,8 @@ class Words:
     """Without its size."""
     public_half: str = ""
     """The abilities of a public key's holder. Empty for symmetric keys."""
+    destroyed: str = "private key"
+    """The part of the key that archiving destroys."""
 
 
 _ENCRYPTING = Words(
@@ -51,7 +53,7 @@ WORDS: Mapping[Kind, Words] = {
         output="signature",
         public_half="It can verify this key's signatures, but not sign.",
     ),
-    Kind.CIPHER: replace(_ENCRYPTING, public_half=""),
+    Kind.CIPHER: replace(_ENCRYPTING, public_half="", destroyed="secret key"),
     Kind.MAC: Words(
         legend="To authenticate",
         writes="compute MACs",
@@ -62,6 +64,7 @@ WORDS: Mapping[Kind, Words] = {
         lost="This service can never verify its MACs again",
         gone="It can no longer compute or verify MACs",
         output="MAC",
+        destroyed="secret key",
     ),
 }
 LEGENDS = tuple(dict.fromkeys(words.legend for words in WORDS.values()))
@@ -171,7 +174,7 @@ _TABLE = (
         Algorithm.XAES_256_GCM,
         "XAES-256-GCM",
         5,
-        "Encrypts data and wraps keys with a symmetric key. Short ciphertexts, in the service only.",
+        "Encrypts data and wraps keys, with short ciphertexts. Only this service can encrypt and decrypt.",
     ),
     About(
         Algorithm.HMAC_SHA_256,

@@ -8,7 +8,7 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.keys import Key
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
-from pqkeep_protocol.algorithms import ALGORITHMS, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
 OFFERED = 200
@@ -31,6 +31,29 @@ class Operations:
     """The field of the text or file."""
     made: str
     """The field of the output."""
+    make: str
+    """The button of the first operation."""
+    read: str
+    """The button of the second operation."""
+    output: str
+    """The heading of the output."""
+    usual: Algorithm
+    """The algorithm of a first key."""
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the second operation compares the text with the output."""
+        return self.takes == "message"
+
+    @property
+    def first(self) -> str:
+        """The endpoint of the first operation."""
+        return self.makes.replace("-", "_")
+
+    @property
+    def second(self) -> str:
+        """The endpoint of the second operation."""
+        return self.reads.replace("-", "_")
 
 
 PAIRS = (
@@ -41,8 +64,35 @@ PAIRS = (
         Operation.DECRYPT,
         "plaintext",
         "ciphertext",
+        make="Encrypt",
+        read="Decrypt",
+        output="Ciphertext",
+        usual=Algorithm.ML_KEM_768,
     ),
-    Operations("sign", "Sign and verify", Operation.SIGN, Operation.VERIFY, "message", "signature"),
+    Operations(
+        "sign",
+        "Sign and verify",
+        Operation.SIGN,
+        Operation.VERIFY,
+        "message",
+        "signature",
+        make="Sign",
+        read="Verify",
+        output="Signature",
+        usual=Algorithm.ML_DSA_65,
+    ),
+    Operations(
+        "mac",
+        "Compute and verify MACs",
+        Operation.COMPUTE_MAC,
+        Operation.VERIFY_MAC,
+        "message",
+        "mac",
+        make="Compute the MAC",
+        read="Verify",
+        output="MAC",
+        usual=Algorithm.HMAC_SHA_256,
+    ),
 )
 
 
