@@ -49,11 +49,12 @@ class Row:
 
 
 ROWS = {
-    "encrypt": Row("encrypt", "AES-256-GCM", "encrypt", "ML-KEM-768, AES-256-GCM"),
+    "encrypt": Row("encrypt", "AES-256-GCM", "encrypt_symmetric", "XAES-256-GCM"),
+    "encrypt, ML-KEM": Row("encrypt", "AES-256-GCM", "encrypt", "ML-KEM-768, AES-256-GCM"),
     "decrypt": Row("decrypt", "AES-256-GCM", "decrypt", "ML-KEM-768, AES-256-GCM"),
     "sign": Row("sign", "ECDSA P-256", "sign", "ML-DSA-65"),
     "verify": Row("verify", "ECDSA P-256", "verify", "ML-DSA-65"),
-    "new data key": Row("data_key", "AES-256-GCM", "encapsulate", "ML-KEM-768"),
+    "new data key": Row("data_key", "AES-256-GCM", "data_key", "XAES-256-GCM"),
 }
 
 

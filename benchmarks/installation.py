@@ -25,6 +25,7 @@ READY_SECONDS = 40.0
 POLL_SECONDS = 0.05
 RESPONSE_SECONDS = 15.0
 MESSAGE_SIZE = 1024
+SYMMETRIC = "XAES-256-GCM"
 BATCH = "encapsulate_batch"
 RATE = 1_000_000
 """The measured tenant's rate limit in requests per minute: more than it can reach."""
@@ -173,7 +174,7 @@ def _requests(ready: dict[str, Any], size: int) -> dict[str, tuple[str, dict[str
     def post(path: str, body: dict[str, object]) -> dict[str, Any]:
         return ask("POST", ready["base_url"] + API + path, body, ready["api_key"])
 
-    for algorithm in ("Kyber768", "Dilithium3"):
+    for algorithm in ("Kyber768", "Dilithium3", SYMMETRIC):
         post("/kms/keys/generate", {"algorithm": algorithm})
     message = b64encode(secrets.token_bytes(size)).decode()
     encapsulated = post("/kem/encapsulate", {"key_version": 1})
@@ -187,6 +188,8 @@ def _requests(ready: dict[str, Any], size: int) -> dict[str, tuple[str, dict[str
             {"kem_ciphertext": encapsulated["kem_ciphertext"], "key_version": 1},
         ),
         "encrypt": ("/kem/encrypt", {"plaintext": message}),
+        "encrypt_symmetric": ("/kem/encrypt", {"plaintext": message, "algorithm": SYMMETRIC}),
+        "data_key": ("/kem/data-key", {"algorithm": SYMMETRIC}),
         "decrypt": ("/kem/decrypt", {"ciphertext": ciphertext, "key_version": 1}),
         "verify": (
             "/signature/verify",

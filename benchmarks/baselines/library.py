@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import mldsa, mlkem
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Struct
@@ -53,6 +56,19 @@ def encrypt() -> Callable[[], object]:
     return call
 
 
+def encrypt_symmetric() -> Callable[[], object]:
+    """AES-256-GCM over 1 KiB, with a new key for each nonce, as in XAES-256-GCM."""
+    block = Cipher(AES256(os.urandom(32)), ECB()).encryptor()  # noqa: S305 - single blocks
+    plaintext = os.urandom(MESSAGE_SIZE)
+
+    def call() -> bytes:
+        nonce = os.urandom(24)
+        key = block.update(b"\x00\x01X\x00" + nonce[:12] + b"\x00\x02X\x00" + nonce[:12])
+        return nonce + AESGCM(key).encrypt(nonce[12:], plaintext, None)
+
+    return call
+
+
 def sign() -> Callable[[], object]:
     """ML-DSA-65 over 1 KiB, with the seed expanded."""
     private = mldsa.MLDSA65PrivateKey.generate()
@@ -73,6 +89,7 @@ CALLS: Mapping[str, Callable[[], Callable[[], object]]] = {
     "encapsulate": encapsulate,
     "decapsulate": decapsulate,
     "encrypt": encrypt,
+    "encrypt_symmetric": encrypt_symmetric,
     "verify": verify,
     "sign": sign,
 }
