@@ -144,7 +144,7 @@ def test_a_group_may_call_its_operations_only(limited: Limited, group: Group) ->
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
 def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
-    """An API key for one algorithm is refused another, whatever the operation and the body."""
+    """An API key for one algorithm is refused for another, in every operation."""
     mine, other = _algorithms_for(row)
     caller = _for_one(limited, "algorithms", mine)
     if row.items is not None:

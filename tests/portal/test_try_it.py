@@ -29,7 +29,7 @@ TEXT = "attack at dawn ☀"
 
 @pytest.fixture(scope="module")
 def world(installation: Installation) -> World:
-    """Somebody who tries, with a key of each kind."""
+    """A person with a key of each kind."""
     return world_of(
         installation, "Kyber768", "Dilithium3", "XAES-256-GCM", "HMAC-SHA-512", role=Role.DEVELOPER
     )
