@@ -11,6 +11,7 @@ from pqkeep_gateway.api import (
     audit,
     batch,
     billing,
+    health,
     installation,
     kem,
     key_import,
@@ -34,6 +35,7 @@ from pqkeep_gateway.api import (
 )
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.tenancy import plans
+from pqkeep_gateway.transit import routes
 
 
 def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
@@ -77,3 +79,10 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *team.endpoints(nothing, nothing, nothing, nothing, nothing, sends_mail=True),
         *billing.endpoints(terms, provider, nothing, nothing),
     )
+
+
+def transit_rows() -> tuple[Endpoint, ...]:
+    """Return the rows under /v1/, for clients of Vault Transit."""
+    nothing: Any = None
+    endpoints = (*api_rows(), health.endpoint(nothing))
+    return tuple(routes.face(nothing, endpoints, nothing, nothing, nothing).endpoints)
