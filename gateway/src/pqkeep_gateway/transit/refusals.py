@@ -8,6 +8,7 @@ from pqkeep_gateway.transit.responses import TransitError
 _EXPORT = "export is refused: private keys never leave the key service"
 _IMPORT = "import is refused: import a key with POST /api/v1/kms/keys/import, or rotate this one"
 _RESTORE = "restore is refused: it needs a backup that Vault made; use pqkeep transit migrate"
+_CERTIFICATES = "certificates are refused: this service has none for its keys"
 _ONE_MOUNT = "there is one mount, transit/: it cannot be changed, and there is no other one"
 _NO_CHILD = (
     "a token is an API key, which an owner creates in the portal; set skip_child_token in Terraform"
@@ -29,6 +30,8 @@ REFUSALS: Mapping[tuple[str, str], str] = {
     ),
     ("POST", "transit/keys/{name}/import"): _IMPORT,
     ("POST", "transit/keys/{name}/import_version"): _IMPORT,
+    ("POST", "transit/keys/{name}/csr"): _CERTIFICATES,
+    ("POST", "transit/keys/{name}/set-certificate"): _CERTIFICATES,
     ("GET", "transit/wrapping_key"): _IMPORT,
     ("POST", "auth/token/create"): _NO_CHILD,
     ("POST", "sys/mounts/{path:path}"): _ONE_MOUNT,
