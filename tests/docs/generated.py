@@ -31,7 +31,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "proof-operations": api_tables.covered_by_proof,
     "scopes": api_tables.scopes,
     "start-settings": lambda: code_tables.settings("start"),
-    "transit-methods": methods.table,
 }
 """The blocks of pages, by name."""
 
@@ -41,6 +40,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "log-events": code_tables.log_events,
     "modules": code_tables.modules,
     "threats": code_tables.threats,
+    "transit-clients": methods.page,
 }
 """The pages of docs/reference, by name."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from pqkeep_gateway.transit.refusals import REFUSALS
 
 
 class Method(NamedTuple):
@@ -57,14 +60,81 @@ METHODS: dict[str, Method] = {
 """hvac's Transit class."""
 
 
-def table() -> str:
-    """Return the methods as a table of Markdown."""
-    rows = [
-        "| hvac | Spring Vault | request | result |",
-        "|---|---|---|---|",
-    ]
-    for name, method in METHODS.items():
-        spring = f"`{method.spring}`" if method.spring else "no method"
-        result = f"400: {method.refusal}" if method.refusal else "works"
-        rows.append(f"| `{name}` | {spring} | `{method.request}` | {result} |")
-    return "\n".join(rows)
+CLIENTS = (
+    ("hvac", "2.4.0", "each method of its Transit class, tokens, AppRole, sys", "`make test`"),
+    (
+        "Terraform's provider",
+        "its requests for a key and for the two data sources",
+        "create, plan again without a difference, change, destroy; needs `skip_child_token = true`",
+        "`make test`",
+    ),
+    ("SOPS", "3.13.3", "encrypt, decrypt, rotate", "`make interop`"),
+    (
+        "the command `bao`",
+        "OpenBao 2.4.4",
+        "status, token, secrets, write, read, list, delete",
+        "`make interop`",
+    ),
+    (
+        "auto-unseal",
+        "OpenBao 2.4.4",
+        "init, restarts, rotations of the key, raised minimum versions",
+        "`make interop`",
+    ),
+    (
+        "Go programs",
+        "vault/api 1.23.0, OpenBao's wrapper 2.6.0",
+        "sys, tokens, keys, encryption",
+        "`make interop`",
+    ),
+    (
+        "Spring Vault",
+        "4.0.4",
+        "VaultTransitOperations, AppRole with renewal and revocation",
+        "`make interop`",
+    ),
+)
+"""The clients that were run unmodified: name, version, what they did, and where it is tested."""
+
+
+def _rows(*rows: Iterable[str]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def page() -> str:
+    """Return the page of docs/reference."""
+    methods = (
+        (
+            f"`{name}`",
+            f"`{method.spring}`" if method.spring else "no method",
+            f"`{method.request}`",
+            f"400: {method.refusal}" if method.refusal else "works",
+        )
+        for name, method in METHODS.items()
+    )
+    paths = ((f"`{verb} {path}`", reason) for (verb, path), reason in REFUSALS.items())
+    return f"""\
+# Clients of Vault Transit
+
+These clients were run without a change: only their address and token are pqkeep's. Terraform's provider was not run; its recorded requests were sent.
+
+| client | version | use | tested by |
+|---|---|---|---|
+{_rows(*CLIENTS)}
+
+## Methods
+
+Each method of hvac's Transit class, and the method of Spring Vault that does the same. Paths begin after `/v1/transit/`.
+
+| hvac | Spring Vault | request | result |
+|---|---|---|---|
+{_rows(*methods)}
+
+## Refused paths
+
+A request to one of these paths gets 400 and the reason. Paths begin after `/v1/`.
+
+| request | reason |
+|---|---|
+{_rows(*paths)}
+"""
