@@ -21,8 +21,15 @@ from pqkeep_gateway.http.tls_server import TlsServer
 class Server:
     """Serves an application as the gateway serves its own, in this process."""
 
-    def __init__(self, tls: TlsServer | None = None, per_address: int = LIMITS.per_address) -> None:
+    def __init__(
+        self,
+        tls: TlsServer | None = None,
+        per_address: int = LIMITS.per_address,
+        *,
+        takes_lists: bool = False,
+    ) -> None:
         self._tls = tls
+        self._takes_lists = takes_lists
         self._per_address = per_address
         self.state: Listener
         self.port = 0
@@ -32,7 +39,13 @@ class Server:
         """Accept connections."""
         arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
         counted = Connections(LIMITS.connections, self._per_address, arrivals)
-        self.state = Listener(application(app), counted, RequestObserver(), tls=self._tls)
+        self.state = Listener(
+            application(app),
+            counted,
+            RequestObserver(),
+            tls=self._tls,
+            takes_lists=self._takes_lists,
+        )
         server = await asyncio.get_running_loop().create_server(
             self.state.connection, "127.0.0.1", 0
         )
