@@ -42,6 +42,7 @@ INTERNAL = frozenset(
         "ShardInUseError",
         "SinkError",
         "TlsError",
+        "TransitError",  # an ApiError in the words of Vault
         "QuotaUsedUpError",
         "RehearsedError",  # caught by the pipeline
         "UsedError",  # of it only UsedCodeError is raised

@@ -111,6 +111,10 @@ VIOLATIONS = {
         "gateway/src/pqkeep_gateway/portal/pages.py",
         "import pqkeep_gateway.portal.app",
     ),
+    "Gateway transit layers": (
+        "gateway/src/pqkeep_gateway/transit/keys.py",
+        "import pqkeep_gateway.transit.routes",
+    ),
     "Gateway http layers": (
         "gateway/src/pqkeep_gateway/http/field.py",
         "import pqkeep_gateway.http.pipeline",
@@ -177,6 +181,7 @@ NEW_MODULES = [
     ("Cryptography layers", "keyservice/src/pqkeep_keyservice/crypto/somewhere.py"),
     ("Gateway layers", "gateway/src/pqkeep_gateway/somewhere.py"),
     ("Gateway portal layers", "gateway/src/pqkeep_gateway/portal/somewhere.py"),
+    ("Gateway transit layers", "gateway/src/pqkeep_gateway/transit/somewhere.py"),
     ("Gateway http layers", "gateway/src/pqkeep_gateway/http/somewhere.py"),
     ("Gateway api layers", "gateway/src/pqkeep_gateway/api/somewhere.py"),
     ("Gateway storage layers", "gateway/src/pqkeep_gateway/storage/somewhere.py"),
