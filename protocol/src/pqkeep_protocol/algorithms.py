@@ -171,9 +171,11 @@ DIGEST_SIZE: Mapping[HashAlgorithm, int] = {
 class HashFunction(StrEnum):
     """Hash functions that hash data in the key service."""
 
+    SHA_224 = "SHA-224"
     SHA_256 = "SHA-256"
     SHA_384 = "SHA-384"
     SHA_512 = "SHA-512"
+    SHA3_224 = "SHA3-224"
     SHA3_256 = "SHA3-256"
     SHA3_384 = "SHA3-384"
     SHA3_512 = "SHA3-512"

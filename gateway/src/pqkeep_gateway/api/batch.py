@@ -169,7 +169,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         begun.begin(call, common, item, known)
         return begun
 
-    async def handler(call: ApiCall) -> Data:
+    async def run(call: ApiCall) -> Sequence[ItemCall]:
         common = {
             name: value
             for name, value in call.values.items()
@@ -191,7 +191,13 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         finally:
             for item_call in calls:
                 item_call.close()
-        return response_type(results=[_result(item_type, item_call) for item_call in calls])
+        return calls
+
+    async def handler(call: ApiCall) -> Data:
+        return response_type(results=[_result(item_type, done) for done in await run(call)])
+
+    async def outcomes(call: ApiCall) -> Sequence[Data | ApiError]:
+        return [done.response or internal() for done in await run(call)]
 
     handler.__doc__ = _DESCRIPTION.format(name=row.name, most=MAX_ITEMS)
     return replace(
@@ -202,6 +208,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         example=response_type(results=[item_type(reference=REFERENCE.example, data=row.example)]),
         fields=(items, *map(_common, filter(_may_be_common, single.fields))),
         items=items,
+        outcomes=outcomes,
         keyring_of=KEYRING.read,
     )
 

@@ -212,6 +212,8 @@ class Endpoint:
 
     items: Field[Sequence[object]] | None = None
     """The field whose elements each count as one request."""
+    outcomes: Callable[[ApiCall], Awaitable[Sequence[Data | ApiError]]] | None = None
+    """For an endpoint with items: handles a call, and returns each item's data or error."""
     ask: Callable[[ApiCall], Question | None] | None = None
     """Returns the single request to the key service, without waiting. None: await the handler,
     because something else must happen first. Raises ApiError, FieldError and errors of the error

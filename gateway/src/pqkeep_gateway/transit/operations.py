@@ -4,7 +4,7 @@ A row does everything through the endpoints of the API, so that access table, sc
 quotas and the audit log are the same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cachetools import LRUCache
@@ -15,6 +15,7 @@ from pqkeep_gateway.access.callers import PERMISSION_OF, may
 from pqkeep_gateway.access.scopes import algorithms_in_scope
 from pqkeep_gateway.api.errors import key_service_error
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
+from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.shards import TenantKeyService
@@ -24,7 +25,7 @@ from pqkeep_gateway.transit.responses import TransitError
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyringName, TenantId
-from pqkeep_protocol.messages import GetKeyring
+from pqkeep_protocol.messages import MAX_ITEMS, GetKeyring
 
 POLICY = "transit-key-type"
 """The policy in the record of a look-up that the gateway makes for a caller."""
@@ -71,32 +72,47 @@ class Operations:
             await self._pipeline.count_items(endpoint, inner)
             response = await self._pipeline.handle(endpoint, inner)
         except Exception as raised:  # noqa: BLE001 - the error table knows all
-            error = await self._pipeline.error_for(
-                raised, endpoint, call.principal, values, call.attribution
-            )
-            error.is_recorded = True
-            raise error from None
+            raise await self._error(raised, endpoint, call, values) from None
         return response.data if isinstance(response, Existing) else response
 
-    async def run_on_key(self, name: str, call: ApiCall, values: Mapping[str, object]) -> Any:
-        """Run an operation with the call's key; return the data of its response.
+    async def _error(
+        self, raised: Exception, endpoint: Endpoint, call: ApiCall, values: Mapping[str, object]
+    ) -> ApiError:
+        """Return the recorded error for an exception of an operation."""
+        error = await self._pipeline.error_for(
+            raised, endpoint, call.principal, values, call.attribution
+        )
+        error.is_recorded = True
+        return error
 
-        Raises ApiError; its kind is KEYRING_NOT_FOUND without the key, KEY_NOT_FOUND without the
-        version.
+    async def run_items(
+        self, name: str, call: ApiCall, key_type: KeyType, items: Sequence[Mapping[str, object]]
+    ) -> Sequence[Data | ApiError]:
+        """Run an operation with the call's key for each item; return their data or errors.
+
+        ``name``: that of the endpoint for one item. The rate limit and the quota count each item
+        once. Raises ApiError, with nothing done, if the limits do not have room for all.
         """
-        operation = Operation(self._endpoints[name].audit_operation)
-        key_type = await self.key_type(call, operation)
-        while True:
-            key = {"algorithm": key_type.algorithm.value, "keyring": call[NAME]}
-            try:
-                return await self.run(name, call, {**values, **key})
-            except ApiError as error:
-                # Another gateway may have created the key again, with another type.
-                if error.kind not in ABSENT or not self.forget_type(call):
-                    raise
-                before, key_type = key_type, await self.key_type(call, operation)
-                if key_type == before:
-                    raise
+        endpoint = self._endpoints[f"{name}_batch"]
+        if endpoint.outcomes is None:
+            raise LookupError(name)
+        outcomes: list[Data | ApiError] = []
+        values: Mapping[str, object] = {}
+        try:
+            self._pipeline.check_access(endpoint, call.principal, _BY_API_KEY)
+            await self.admission.count_items(call.tenant, len(items))
+            for first in range(0, len(items), MAX_ITEMS):
+                values = {
+                    "items": items[first : first + MAX_ITEMS],
+                    "algorithm": key_type.algorithm.value,
+                    "keyring": call[NAME],
+                }
+                outcomes += await endpoint.outcomes(structs.replace(call, values=values))
+        except Exception as raised:  # noqa: BLE001 - the error table knows all
+            raise await self._error(raised, endpoint, call, values) from None
+        if any(isinstance(done, ApiError) and done.kind in ABSENT for done in outcomes):
+            self.forget_type(call)  # another gateway may have created the key again
+        return outcomes
 
     async def key_type(self, call: ApiCall, operation: Operation) -> KeyType:
         """Return the type of the call's key, for an operation that the caller may do with it.

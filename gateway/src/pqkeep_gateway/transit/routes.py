@@ -13,14 +13,16 @@ from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.road import Face
 from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.storage.tenants import Tenant
-from pqkeep_gateway.transit import encryption, keys, system
+from pqkeep_gateway.transit import encryption, keys, signing, system, tools
 from pqkeep_gateway.transit.encryption import TransitEncryption
 from pqkeep_gateway.transit.fields import NAME
 from pqkeep_gateway.transit.keys import TransitKeys
 from pqkeep_gateway.transit.operations import Operations
 from pqkeep_gateway.transit.refusals import REFUSALS, refuse
 from pqkeep_gateway.transit.responses import TransitError, error_response
+from pqkeep_gateway.transit.signing import TransitSigning
 from pqkeep_gateway.transit.system import System
+from pqkeep_gateway.transit.tools import TransitTools
 from pqkeep_protocol.keys import TenantId
 
 PREFIX = "/v1/"
@@ -52,6 +54,7 @@ def rows(operations: Operations, clock: Clock) -> tuple[Row, ...]:
     """Return the table."""
     transit_keys = TransitKeys(operations)
     encryption_ = TransitEncryption(operations, transit_keys)
+    signing_, tools_ = TransitSigning(operations), TransitTools(operations)
     system_ = System(operations, clock)
     return (
         Row("GET", "sys/health", "check_health", system_.health, is_public=True),
@@ -96,6 +99,40 @@ def rows(operations: Operations, clock: Clock) -> tuple[Row, ...]:
             Row(method, path, OWN_API_KEY, refuse(reason))
             for (method, path), reason in REFUSALS.items()
         ),
+        Row("POST", "transit/rewrap/{name}", "re_encrypt", encryption_.rewrap, encryption.REWRAP),
+        Row(
+            "POST",
+            "transit/datakey/{kind}/{name}",
+            "generate_data_key",
+            encryption_.data_key,
+            encryption.DATA_KEY,
+        ),
+        *_with_algorithm("transit/sign/{name}", OWN_API_KEY, signing_.sign, signing.SIGN),
+        *_with_algorithm("transit/verify/{name}", OWN_API_KEY, signing_.verify, signing.VERIFY),
+        *_with_algorithm("transit/hmac/{name}", "compute_mac", signing_.hmac, signing.HMAC),
+        *_with_algorithm("transit/hash", "hash", tools_.hash, tools.HASH),
+        Row("POST", "transit/random", "generate_random", tools_.random, tools.RANDOM),
+        Row("POST", "transit/random/{source}", "generate_random", tools_.random, tools.RANDOM),
+        Row(
+            "POST",
+            "transit/random/{source}/{bytes}",
+            "generate_random",
+            tools_.random,
+            tools.RANDOM,
+        ),
+    )
+
+
+def _with_algorithm(
+    path: str,
+    operation: str,
+    handler: Callable[[ApiCall], Awaitable[Document]],
+    fields: tuple[Field[Any], ...],
+) -> tuple[Row, Row]:
+    """Return the rows of a path, which can end with the name of a hash function."""
+    return (
+        Row("POST", path, operation, handler, fields),
+        Row("POST", f"{path}/{{hash_algorithm}}", operation, handler, fields),
     )
 
 
