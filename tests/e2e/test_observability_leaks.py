@@ -26,6 +26,7 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector:
     """Bodies, credentials, paths, queries, headers, names and cookies leave no trace."""
     settings = {
         "access_log": True,
+        "transit": True,
         "log_format": "json",
         "opentelemetry": {"endpoint": collector.endpoint},
     }
@@ -38,6 +39,7 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector:
     installation.operator().post("/tenants", {"name": CANARY}, status=201)
     with httpx2.Client(base_url=installation.base_url, timeout=SECONDS, trust_env=False) as client:
         key = {"X-API-Key": installation.ready["api_key"]}
+        token = {"X-Vault-Token": installation.ready["api_key"]}
         for method, path, body, headers in (
             ("POST", "/api/v1/kem/encrypt", {CANARY: 1, "algorithm": CANARY}, key),
             ("POST", "/api/v1/kem/encrypt", {"plaintext": CANARY}, {"X-API-Key": CANARY}),
@@ -47,6 +49,18 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector:
             ("PUT", "/docs", None, {"User-Agent": CANARY, "Referer": CANARY}),
             (CANARY.upper(), "/api/v1/kem/encrypt", None, key),
             ("POST", "/api/v1/auth/login", {"email": f"{CANARY}@x.y", "password": CANARY}, {}),
+            ("GET", "/v1/auth/token/lookup-self", None, token),
+            ("POST", f"/v1/transit/encrypt/{CANARY}", {"plaintext": plaintext}, token),
+            ("POST", f"/v1/transit/keys/{CANARY}", {"type": CANARY, CANARY: CANARY}, token),
+            ("LIST", f"/v1/transit/keys?after={CANARY}", None, {"X-Vault-Token": CANARY}),
+            ("GET", f"/v1/{CANARY}", None, {"Authorization": f"Bearer {CANARY}"}),
+            ("POST", "/v1/auth/approle/login", {"role_id": CANARY, "secret_id": CANARY}, {}),
+            (
+                "POST",
+                "/v1/auth/approle/login",
+                {"role_id": CANARY, "secret_id": installation.ready["api_key"]},
+                {"X-Vault-Namespace": CANARY},
+            ),
         ):
             client.request(method, path, json=body, headers=headers)
     metrics = httpx2.get(
@@ -61,6 +75,8 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector:
     answered = {(line.get("route"), line["outcome"]) for line in lines}
     assert ("/api/v1/kem/encrypt", "success") in answered
     assert ("/api/v1/kem/encrypt", "ERR_AUTH_001") in answered
+    assert ("/v1/transit/encrypt/{name}", "success") in answered
+    assert ("/v1/auth/token/lookup-self", "success") in answered
     assert ("/api/v1/tenants/{tenant_id}", "ERR_NOT_FOUND_001") in answered
     assert tenant.tenant_id in {line.get("tenant") for line in lines}
     assert (
