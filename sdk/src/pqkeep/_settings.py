@@ -24,7 +24,7 @@ from pqkeep.profiles import DEFAULT, Profile, environment, read_profile
 TIMEOUT = 30.0
 RETRIES = 6
 
-_API = "/api/v1"
+API = "/api/v1"
 _PROXIES = ("http", "https")
 _SOCKS = ("socks5", "socks5h")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}")
@@ -177,7 +177,7 @@ def _address(given: str, source: str) -> str:
         raise ConfigurationError(f"{form}: it has a user name, which pqkeep does not use")
     if "?" in text or "#" in text:
         raise ConfigurationError(f"{form}: it has a query or a fragment")
-    return text.rstrip("/").removesuffix(_API).rstrip("/")
+    return text.rstrip("/").removesuffix(API).rstrip("/")
 
 
 _NO_SCHEME = "it has no scheme; put https:// before it"

@@ -4,7 +4,7 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -13,12 +13,14 @@ import httpcore2
 import httpx2
 
 from pqkeep._call import Call, Course, Pages
-from pqkeep._exchange import Exchange
-from pqkeep._settings import Settings
+from pqkeep._exchange import Attempts, Exchange
+from pqkeep._settings import API, Settings
 from pqkeep.errors import PqkeepError
 
 R = TypeVar("R")
 
+NOTED_SECONDS = 3.0
+"""Seconds until a person wonders what a call waits for."""
 MAX_CONNECTIONS = 100
 MAX_IDLE = 20
 IDLE_SECONDS = 5.0
@@ -131,7 +133,7 @@ class _TimedPool(httpx2.BaseTransport):
             _url(request.url),
             headers=request.headers.raw,
             content=cast(Iterable[bytes], request.stream),
-            extensions=request.extensions,
+            extensions=request.extensions,  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         )
         with _errors():
             found = self._pool.handle_request(asked)
@@ -153,7 +155,7 @@ def _url(url: httpx2.URL) -> httpcore2.URL:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors() -> Generator[None]:
     """Raise the errors of httpcore2 as those of httpx2, which have the same names."""
     try:
         yield
@@ -164,9 +166,16 @@ def _errors() -> Iterator[None]:
 class Transport:
     """A pool of connections to one service with one credential. Threads may share it."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Make the pool without connecting. Raises ConfigurationError."""
+    def __init__(
+        self, settings: Settings, on_wait: Callable[[str, float], None] | None = None
+    ) -> None:
+        """Make the pool without connecting. Raises ConfigurationError.
+
+        ``on_wait`` is called once, from any thread, if a call with a deadline takes longer than
+        NOTED_SECONDS. It gets the service's address and the seconds left.
+        """
         self._settings = settings
+        self._on_wait = on_wait
         proxy = settings.proxy()
         transport = _TimedPool(settings.tls(), None if proxy is None else httpx2.Proxy(proxy.url))
         self._http = httpx2.Client(
@@ -176,14 +185,15 @@ class Transport:
     def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
         """Run one call, with retries. Raises PqkeepError."""
         exchange = Exchange(describe(), self._settings)
-        while True:
-            try:
-                return self._attempt(exchange)
-            except PqkeepError as error:
-                pause = exchange.attempts.pause_after(error)
-                if pause is None:
-                    raise
-            time.sleep(pause)
+        with self._noted(exchange):
+            while True:
+                try:
+                    return self._attempt(exchange)
+                except PqkeepError as error:
+                    pause = exchange.attempts.pause_after(error)
+                    if pause is None:
+                        raise
+                time.sleep(pause)
 
     def members(
         self, describe: Callable[[], Pages[R]], *, is_collected: bool = False
@@ -210,6 +220,25 @@ class Transport:
 
     def __repr__(self) -> str:
         return f"<Transport to {self._settings.url}>"
+
+    @contextmanager
+    def _noted(self, exchange: Exchange[R]) -> Generator[None]:
+        """Call ``on_wait`` if the block takes long."""
+        if self._on_wait is None or exchange.attempts.ends == math.inf:
+            yield
+            return
+        timer = threading.Timer(NOTED_SECONDS, self._note, [exchange.attempts])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _note(self, attempts: Attempts) -> None:
+        on_wait, self._on_wait = self._on_wait, None
+        if on_wait is not None:
+            on_wait(self._settings.url.removesuffix(API), attempts.left())
 
     def _attempt(self, exchange: Exchange[R]) -> R:
         _ends.at = exchange.attempts.ends

@@ -1,6 +1,7 @@
 """The client of one service with one credential."""
 
 import os
+from collections.abc import Callable
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -29,7 +30,7 @@ class Client:
     Close it, or use it in a ``with`` statement.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - most are left out
         self,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -40,6 +41,7 @@ class Client:
         timeout: float = TIMEOUT,
         retries: int = RETRIES,
         allow_plain_http: bool = False,
+        on_wait: Callable[[str, float], None] | None = None,
     ) -> None:
         """Take the service's address, without ``/api/v1``, and an API key.
 
@@ -48,6 +50,8 @@ class Client:
         pqkeep.profiles). A ``Profile`` object excludes all other sources.
         ``timeout`` is in seconds, for a call with all its attempts. ``retries`` is the number of
         attempts after the first. ``http://`` is refused for other machines, unless allowed.
+        ``on_wait`` is called once, from another thread, if a call takes more than three seconds. It
+        gets the service's address and the seconds until the call's timeout.
 
         Raises ConfigurationError.
         """
@@ -61,7 +65,7 @@ class Client:
             retries=retries,
             allow_plain_http=allow_plain_http,
         )
-        self._transport = Transport(settings)
+        self._transport = Transport(settings, on_wait)
         self._rules = rules = Rules(settings.compliance)
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[Transport] = Kem(self._transport, rules)

@@ -7,6 +7,7 @@ import os
 import pty
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -23,7 +24,7 @@ import pytest
 from pqkeep import Client
 
 if TYPE_CHECKING:
-    from sdk.tests.cli.conftest import Command
+    from sdk.tests.cli.conftest import Command, Terminal
 
 HALF = bytes(5_000_000)
 """Much more than a pipe holds. When it is written, most of it has been read."""
@@ -149,6 +150,25 @@ def test_a_signal_during_imports(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _ended(process)
     assert (process.returncode, process.communicate()[1]) == (130, b"")
+
+
+def test_a_service_that_says_nothing(command: Command, terminal: type[Terminal]) -> None:
+    """A person is told after seconds what a command waits for. Programs and --quiet see nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        waiting = command.as_(PQKEEP_URL=url)
+        piped = waiting.start("keys", "list")
+        quiet = terminal(waiting, "keys", "list", "--quiet")
+        shown = terminal(waiting, "keys", "list")
+        shown.respond(f"{url} has not responded yet", "\x03")
+        quiet.respond("", "\x03")
+        piped.send_signal(signal.SIGINT)
+        _ended(piped)
+        assert (piped.returncode, *piped.communicate()) == (130, b"", b"")
+        status, said = shown.end()
+        assert (status, said.count("not responded")) == (130, 1)
+        status, said = quiet.end()
+        assert (status, said.strip()) == (130, "^C")
 
 
 def test_nohup(command: Command, tenant: Client) -> None:

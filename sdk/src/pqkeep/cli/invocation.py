@@ -1,5 +1,6 @@
 """The options of every command: the service, the credential, and the form of results."""
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -72,6 +73,7 @@ class Invocation:
             profile=self.profile,
             compliance_profile=self.compliance_profile,
             retries=retries,
+            on_wait=None if self.quiet or not sys.stderr.isatty() else _say_waiting,
         )
 
     def api_key(self) -> str | None:
@@ -91,3 +93,13 @@ class Invocation:
         """Write a note for people to standard error."""
         if not self.quiet:
             typer.echo(printable(text), err=True)
+
+
+def _say_waiting(url: str, seconds: float) -> None:
+    typer.echo(
+        printable(
+            f"pqkeep: {url} has not responded yet; waiting for up to {seconds:.0f} s more"
+            " (Ctrl-C ends it)"
+        ),
+        err=True,
+    )
