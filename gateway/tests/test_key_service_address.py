@@ -152,3 +152,61 @@ async def test_tls_1_2_is_refused(listen: Listen, link_ca: LinkCa, fake: FakeKey
     with pytest.raises((ssl.SSLError, ConnectionError)):
         await is_answered(RemoteHost(address, HOST, link_ca.tls(Role.GATEWAY)))
     assert fake.connections == 0
+
+
+PLAIN = {
+    "nothing, and the end": b"",
+    "a frame without TLS": encode(Pong(1)),
+    "a response of HTTP": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "an alert": bytes.fromhex("15030300020228"),
+    "a record that is too long": bytes.fromhex("160303ffff") + bytes(100),
+}
+
+
+@pytest.mark.threat("link-attacker")
+@pytest.mark.parametrize("said", PLAIN.values(), ids=PLAIN.keys())
+async def test_a_peer_without_tls_gets_nothing(link_ca: LinkCa, said: bytes) -> None:
+    """A peer that does not speak TLS gets no frame, and the connection fails."""
+    await _get_nothing(link_ca, lambda _: said)
+
+
+@pytest.mark.threat("link-attacker")
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+async def test_a_handshake_that_is_cut_fails(link_ca: LinkCa, share: float) -> None:
+    """A connection that ends within the key service's side of the handshake gets no frame."""
+    context = link_ca.tls(Role.KEY_SERVICE).context
+
+    def flight(hello: bytes) -> bytes:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        incoming.write(hello)
+        with suppress(ssl.SSLWantReadError):
+            context.wrap_bio(incoming, outgoing, server_side=True).do_handshake()
+        whole = outgoing.read()
+        return whole[: int(len(whole) * share)]
+
+    await _get_nothing(link_ca, flight)
+
+
+async def _get_nothing(ca: LinkCa, respond: Callable[[bytes], bytes]) -> None:
+    """Connect to a peer with this response to the gateway's first bytes."""
+    received, is_over = b"", asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        received = await reader.read(65_536)
+        writer.write(respond(received))
+        with suppress(OSError):
+            writer.write_eof()
+            received += await reader.read()
+        writer.close()
+        is_over.set()
+
+    async with await asyncio.start_server(serve, LOOPBACK, 0) as server:
+        address = NetworkAddress(f"{LOOPBACK}:{server.sockets[0].getsockname()[1]}")
+        async with asyncio.timeout(SECONDS):
+            with pytest.raises(OSError):  # noqa: PT011 - of TLS, or a connection that ends
+                await is_answered(RemoteHost(address, HOST, ca.tls(Role.GATEWAY)))
+            await is_over.wait()
+            await asyncio.sleep(0)
+    assert received
+    assert encode(Ping(1)) not in received

@@ -30,6 +30,7 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, Refusal, encode
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
     INSTALLATION,
     Destruction,
     DestructionState,
@@ -240,6 +241,49 @@ async def test_a_restarted_key_service_goes_on(serving: Serving) -> None:
     async with serving() as caller.service:
         await caller.service.parts.schedule.carry_out(at)
         assert await caller.statuses() == {KeyStatus.ARCHIVED}
+
+
+@pytest.mark.parametrize("keyring", [DEFAULT_KEYRING, "cards"])
+async def test_a_cancellation_at_the_instant_is_all_or_nothing(
+    service: InProcessService, keyring: str
+) -> None:
+    """A cancellation or a restore meets a destruction at each step, while keys decrypt.
+
+    An accepted one keeps every key, and a refused one changes nothing. A decryption has the right
+    plaintext, or it is refused.
+    """
+    outcomes = set()
+    for turns in range(0, 120, 3):
+        caller = Caller(service)
+        await caller.prepare()
+        key = {**caller.key, "keyring": keyring}
+        made = await caller.ask(Encrypt(**key, version=None, plaintext=b"text"))
+        opened = Decrypt(**key, version=made.version, ciphertext=made.ciphertext)
+        keep: Request[Any] = CancelDestruction(tenant=caller.tenant)
+        if keyring == DEFAULT_KEYRING:
+            due = (await caller.destroy()).at
+        else:
+            deleted = DeleteKeyring(tenant=caller.tenant, keyring=keyring, days=7)
+            due = (await caller.ask(deleted)).keyring.archive_at
+            keep = RestoreKeyring(tenant=caller.tenant, keyring=keyring)
+        destruction = asyncio.create_task(service.parts.schedule.carry_out(due))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        decryption = asyncio.create_task(caller.ask(opened))
+        kept = await caller.ask(keep)
+        during = await decryption
+        await destruction
+        await service.parts.schedule.carry_out(days(100))
+        after = await caller.ask(opened)
+        is_kept = not isinstance(kept, ErrorKind)
+        outcomes.add(is_kept)
+        assert isinstance(during, ErrorKind) or during.plaintext == b"text"
+        if is_kept:
+            assert after.plaintext == b"text", turns
+        else:
+            assert isinstance(after, ErrorKind), turns
+            assert kept in {ErrorKind.KEY_STATUS, ErrorKind.KEYRING_NOT_FOUND}
+    assert outcomes == {True, False}
 
 
 async def test_a_key_that_is_being_made_does_not_slip_in(service: InProcessService) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -213,6 +216,83 @@ async def test_plain_frames_are_not_read(connect: Connect, server: Server) -> No
     await stranger.ask(Ping(1))
     assert await stranger.is_hung_up()
     assert not server._connections
+
+
+@pytest.mark.threat("link-attacker")
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_cut_handshake_harms_nobody(
+    connect: Connect,
+    server: Server,
+    link_ca: LinkCa,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_reset: bool,
+) -> None:
+    """A connection may end at any byte of a gateway's handshake or first frame.
+
+    Nothing of it is executed or kept, and each cut handshake is one line of the log.
+    """
+    context = link_ca.tls(Role.GATEWAY).context
+    for is_second, share in product((False, True), (0.0, 0.01, 0.5, 0.99)):
+        caplog.clear()
+        await _cut(await connect(None), context, share, is_second=is_second, is_reset=is_reset)
+        while not _is_over(server):  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+        gateway = await connect(context)
+        assert await gateway.ask(Ping(2)) == Pong(2)
+        gateway.writer.close()
+        assert "ERROR" not in [record.levelname for record in caplog.records], caplog.text
+        assert caplog.text.count("a handshake of the link failed") <= 1, caplog.text
+
+
+async def test_a_cut_frame_is_not_executed(
+    connect: Connect, server: Server, link_ca: LinkCa
+) -> None:
+    """Half of a frame, or bytes that are not of TLS, end a verified connection without a response."""
+    context = link_ca.tls(Role.GATEWAY).context
+    for said in (encode(Ping(1))[:-1], b""):
+        peer = await connect(context)
+        assert await peer.ask(Ping(1)) == Pong(1)
+        peer.writer.write(said)
+        if not said:
+            raw = peer.writer.get_extra_info("socket")
+            os.write(raw.fileno(), encode(Ping(1)))  # not encrypted
+        else:
+            peer.writer.close()
+        assert await peer.is_hung_up()
+        while not _is_over(server):  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+
+
+def _is_over(server: Server) -> bool:
+    assert server._link_listener is not None
+    return not server._link_listener._handshakes and not server._connections
+
+
+async def _cut(
+    peer: Peer, context: ssl.SSLContext, share: float, *, is_second: bool, is_reset: bool
+) -> None:
+    """Send a share of a gateway's first or second flight, which has a frame at its end; then end."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname=HOST)
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    if is_second:
+        peer.writer.write(outgoing.read())
+        while client.version() is None or not outgoing.pending:
+            incoming.write(await peer.reader.read(65_536))
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+        client.write(encode(Ping(1)))
+    part = outgoing.read()
+    peer.writer.write(part[: int(len(part) * share)])
+    await peer.writer.drain()
+    if is_reset:
+        held = peer.writer.get_extra_info("socket")
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.writer.transport.abort()
+    else:
+        peer.writer.close()
 
 
 @pytest.mark.threat("link-attacker")
