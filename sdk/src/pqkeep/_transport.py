@@ -133,7 +133,7 @@ class _TimedPool(httpx2.BaseTransport):
             _url(request.url),
             headers=request.headers.raw,
             content=cast(Iterable[bytes], request.stream),
-            extensions=request.extensions,  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            extensions=request.extensions,
         )
         with _errors():
             found = self._pool.handle_request(asked)
@@ -141,7 +141,6 @@ class _TimedPool(httpx2.BaseTransport):
             found.status,
             headers=found.headers,
             stream=_Body(found),
-            extensions=found.extensions,
         )
 
     def close(self) -> None:
