@@ -5,6 +5,7 @@ quotas and the audit log are the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from cachetools import LRUCache
@@ -110,8 +111,12 @@ class Operations:
                 outcomes += await endpoint.outcomes(structs.replace(call, values=values))
         except Exception as raised:  # noqa: BLE001 - the error table knows all
             raise await self._error(raised, endpoint, call, values) from None
-        if any(isinstance(done, ApiError) and done.kind in ABSENT for done in outcomes):
-            self.forget_type(call)  # another gateway may have created the key again
+        absent = [done for done in outcomes if isinstance(done, ApiError) and is_absent(done)]
+        if absent and self.forget_type(call):  # another gateway may have created the key again
+            with suppress(ApiError):
+                now = await self.key_type(call, Operation(endpoint.audit_operation))
+                if len(absent) == len(outcomes) and now.algorithm is not key_type.algorithm:
+                    return await self.run_items(name, call, now, items)
         return outcomes
 
     async def key_type(self, call: ApiCall, operation: Operation) -> KeyType:
