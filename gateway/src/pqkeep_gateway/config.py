@@ -401,7 +401,7 @@ def check_address(settings: Config, host: str) -> None:
 
 def _resolves_to_loopback(host: str) -> bool:
     try:
-        addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
+        addresses = [info[4][0] for info in socket.getaddrinfo(host, None)]
         return all(ip_address(address).is_loopback for address in addresses)
     except (OSError, ValueError):
         return False

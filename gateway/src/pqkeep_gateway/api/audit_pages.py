@@ -78,9 +78,9 @@ def merged(
     logs: list[int] = []
     while len(records) < limit:
         heads = [
-            (found[taken[log]].recorded_at, log)
-            for log, found in enumerate(waiting)
-            if taken[log] < len(found)
+            (page_records[taken[log]].recorded_at, log)
+            for log, page_records in enumerate(waiting)
+            if taken[log] < len(page_records)
         ]
         is_cut = any(
             taken[log] == len(waiting[log]) and page.next is not None

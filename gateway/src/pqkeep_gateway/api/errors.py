@@ -510,6 +510,11 @@ NO_MAIL = "e-mail is not configured in this installation"
 
 _NO_CREDENTIAL = "missing or invalid credential"
 
+
+def _expired(thing: str, field: str) -> ErrorResponse:
+    return ErrorResponse(Code.AUTH_001, f"no such {thing}, or it has expired", (field,))
+
+
 DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     UnknownCredentialError: ErrorResponse(Code.AUTH_001, _NO_CREDENTIAL),
     UserNotFoundError: ErrorResponse(Code.AUTH_001, _NO_CREDENTIAL),
@@ -522,18 +527,10 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     SessionNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such session", ("id",)),
     AccountChangedError: ErrorResponse(Code.AUTH_001, "the account has changed; sign in again"),
     InvalidRefreshTokenError: ErrorResponse(Code.AUTH_001, "the session has ended; sign in again"),
-    InvalidInvitationTokenError: ErrorResponse(
-        Code.AUTH_001, "no such invitation, or it has expired", ("token",)
-    ),
-    InvalidRegistrationTokenError: ErrorResponse(
-        Code.AUTH_001, "no such registration, or it has expired", ("token",)
-    ),
-    InvalidPasswordResetTokenError: ErrorResponse(
-        Code.AUTH_001, "no such password reset, or it has expired", ("token",)
-    ),
-    InvalidChallengeError: ErrorResponse(
-        Code.AUTH_001, "no such challenge, or it has expired", ("challenge_token",)
-    ),
+    InvalidInvitationTokenError: _expired("invitation", "token"),
+    InvalidRegistrationTokenError: _expired("registration", "token"),
+    InvalidPasswordResetTokenError: _expired("password reset", "token"),
+    InvalidChallengeError: _expired("challenge", "challenge_token"),
     WrongCodeError: ErrorResponse(
         Code.MFA_001,
         "the code is wrong or was already used",

@@ -238,7 +238,7 @@ SYMMETRIC_KEY: Field[bytearray] = Field(
 WRAPPED_KEY = base64_field(
     "wrapped_key",
     "The whole wrapped key that wrap returned. At least: "
-    + sizes({algorithm: min(found) for algorithm, found in WRAPPED_KEY_SIZES.items()})
+    + sizes({algorithm: min(possible) for algorithm, possible in WRAPPED_KEY_SIZES.items()})
     + ".",
     "kQ2sVb8xWm4T1cZp9uHfLr6eYd3aNj7g",
     at_most=MAX_WRAPPED_KEY,
@@ -448,7 +448,7 @@ def check_wrapped_key(wrapped_key: bytes, algorithm: Algorithm) -> None:
     size, least = len(wrapped_key), min(WRAPPED_KEY_SIZES[algorithm])
     if size >= least:
         return
-    if any(size in found for found in WRAPPED_KEY_SIZES.values()):
+    if any(size in possible for possible in WRAPPED_KEY_SIZES.values()):
         raise _another_algorithm_s("wrapped_key")
     message = f"wrapped_key must have at least {least} bytes for {algorithm}"
     raise FieldError("wrapped_key", Problem.MALFORMED, message)

@@ -77,10 +77,10 @@ def to_end(unread: Sequence[tuple[str, int]], at_most: int) -> list[int]:
         if size:
             network = networks.get(address) or networks.setdefault(address, network_of(address))
             held.setdefault(network, []).append((size, number))
-    most = [(-sum(size for size, _ in found), name) for name, found in held.items()]
+    most = [(-sum(size for size, _ in responses), name) for name, responses in held.items()]
     heapq.heapify(most)
-    for found in held.values():
-        found.sort()
+    for responses in held.values():
+        responses.sort()
     excess = -sum(size for size, _ in most) - at_most
     ended: list[int] = []
     while excess > 0:

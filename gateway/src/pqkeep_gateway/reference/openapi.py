@@ -228,8 +228,8 @@ def _operation(part: str, row: Endpoint) -> Json:
     success = _success(row) if row.content_type == JSON else _document(row)
     existing = {"200": success | {"description": "The existing object"}} if row.may_exist else {}
     failures = {
-        str(status): {"$ref": f"#/components/responses/{_failure_name(found)}"}
-        for status, found in _by_status(codes(row)).items()
+        str(status): {"$ref": f"#/components/responses/{_failure_name(errors)}"}
+        for status, errors in _by_status(codes(row)).items()
     }
     operation["responses"] = {str(row.status): success} | existing | failures
     operation["security"] = _security(row)

@@ -64,7 +64,7 @@ class Operation:
     status: str
     failures: tuple[Failure, ...]
     snippets: Snippets
-    answer: str
+    response: str
     note: str
     """A note about the example."""
 
@@ -143,11 +143,11 @@ def _operation(
     example = next(iter(content["examples"].values())) if content else {}
     parameters = [_resolved(document, parameter) for parameter in operation["parameters"]]
     status, success = next(
-        ((s, response) for s, response in operation["responses"].items() if s.startswith("2")),
+        (row for row in operation["responses"].items() if row[0].startswith("2")),
         ("", None),
     )
-    answer = success["content"].get("application/json") if success else None
-    data = answer["schema"]["properties"]["data"] if answer else None
+    response = success["content"].get("application/json") if success else None
+    data = response["schema"]["properties"]["data"] if response else None
     return Operation(
         name=operation["operationId"],
         part=operation["tags"][0],
@@ -172,7 +172,7 @@ def _operation(
         status=status,
         failures=tuple(_failures(document, operation)),
         snippets=snippets,
-        answer=_pretty(answer["examples"]["answer"]["value"]) if answer else "",
+        response=_pretty(response["examples"]["answer"]["value"]) if response else "",
         note=example.get("summary", ""),
     )
 

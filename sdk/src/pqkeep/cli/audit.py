@@ -267,11 +267,12 @@ def keys(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> Non
             [] if log is not None else [log_id for log_id in newest.logs if log_id != newest.log_id]
         )
         earlier = [client.audit.keys(log=log_id) for log_id in others]
-    for found in (*earlier, newest):
+    for audit_keys in (*earlier, newest):
         if invocation.is_json:
-            show_json_line({name: value for name, value in asdict(found).items() if name != "logs"})
+            values = asdict(audit_keys)
+            show_json_line({name: value for name, value in values.items() if name != "logs"})
         else:
-            show_table(map(_row, found.keys), KEYS)
+            show_table(map(_row, audit_keys.keys), KEYS)
 
 
 def _newer(file: BinaryIO) -> str:

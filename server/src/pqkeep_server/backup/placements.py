@@ -60,8 +60,8 @@ async def unsettled(accounts: Run, shards: Mapping[str, Run]) -> TenantId | None
     last = {move.tenant: move for move in sorted(left | arrived)}
     elsewhere = (
         tenant
-        for tenant, found in placements.items()
-        if found.is_moving or (tenant in last and last[tenant].target != found.shard)
+        for tenant, placement in placements.items()
+        if placement.is_moving or (tenant in last and last[tenant].target != placement.shard)
     )
     return next((move.tenant for move in one_sided), None) or next(elsewhere, None)
 

@@ -38,8 +38,8 @@ class DestructionError(Exception):
 def list_all(*, data: Installed) -> None:
     """List the tenants, keyrings and key versions that are to be destroyed: when, and which."""
     with fail_on(ConfigError, KeyServiceError):
-        for _, found in _found(data):
-            typer.echo("\t".join(_fields(found)))
+        for _, destruction in _scheduled(data):
+            typer.echo("\t".join(_fields(destruction)))
 
 
 def cancel(
@@ -72,17 +72,17 @@ def cancel(
             version=KeyVersion(key_version),
         )
     with fail_on(ConfigError, KeyServiceError, DestructionError):
-        for socket, found in _found(data):
-            if _is_of(found, request):
+        for socket, destruction in _scheduled(data):
+            if _is_of(destruction, request):
                 cancel_destruction(socket, request)
-                typer.echo("cancelled: " + "\t".join(_fields(found)))
+                typer.echo("cancelled: " + "\t".join(_fields(destruction)))
                 return
         raise DestructionError(
             "no such destruction is scheduled: pqkeepd destructions list shows what is"
         )
 
 
-def _found(data: Path) -> Iterator[tuple[Path, ScheduledDestruction | ScheduledArchive]]:
+def _scheduled(data: Path) -> Iterator[tuple[Path, ScheduledDestruction | ScheduledArchive]]:
     """Yield scheduled destructions, each with its key service's socket.
 
     A shard that fails does not hide the others. At the end, raises ConfigError and KeyServiceError
@@ -93,8 +93,8 @@ def _found(data: Path) -> Iterator[tuple[Path, ScheduledDestruction | ScheduledA
     for shard in layout.shards:
         try:
             socket = _operator_socket(Layout(layout.directory, shard))
-            for found in list_destructions(socket):
-                yield socket, found
+            for destruction in list_destructions(socket):
+                yield socket, destruction
         except (ConfigError, KeyServiceError) as error:
             failed = failed or error
     if failed is not None:

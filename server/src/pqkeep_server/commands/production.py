@@ -80,7 +80,7 @@ def init(
         KEEP.format(
             credential=credential,
             root_keys=", ".join(
-                str(shard.root_key) for shard in (layout, *(made.layout for made in added))
+                str(shard.root_key) for shard in (layout, *(folder.layout for folder in added))
             ),
             gateway=layout.gateway_settings,
             key_service=layout.key_service_settings,

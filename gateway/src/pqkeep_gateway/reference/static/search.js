@@ -12,11 +12,11 @@ function plain(text) {
 }
 
 async function load() {
-  const answer = await fetch("/docs/search.json");
-  const found = await answer.json();
-  return found.map((each) => ({
-    ...each,
-    places: [[8, plain(each.title)], [3, plain(each.about)], [2, plain(each.kind)], [1, plain(each.words)]],
+  const response = await fetch("/docs/search.json");
+  const entries = await response.json();
+  return entries.map((entry) => ({
+    ...entry,
+    places: [[8, plain(entry.title)], [3, plain(entry.about)], [2, plain(entry.kind)], [1, plain(entry.words)]],
   }));
 }
 
