@@ -135,11 +135,6 @@ def test_the_named_test_exists(test: str) -> None:
     assert f"def {name}" in (Path(__file__).parent / file).read_text()
 
 
-def environment_of(installation: Installation, api_key: str) -> dict[str, str]:
-    """Return the two variables that every command reads."""
-    return {"PQKEEP_URL": installation.base_url, "PQKEEP_API_KEY": api_key}
-
-
 def test_requests_of_the_api_page(installation: Installation, shell: Shell) -> None:
     """The page's command and requests succeed, and the response has the shown fields."""
     tenant = installation.new_tenant()
@@ -152,7 +147,7 @@ def test_requests_of_the_api_page(installation: Installation, shell: Shell) -> N
     tenant.post("/kms/keys/generate", source, status=201)
     moved["ciphertext"] = tenant.post("/kem/encrypt", {"plaintext": "AAAA", **source})["ciphertext"]
     (command,) = commands("api.md")
-    said = json.loads(shell(command, environment_of(installation, tenant.api_key)))
+    said = json.loads(shell(command, installation.environment(tenant.api_key)))
     assert said["data"]["ciphertext"]
     tenant.post("/kms/keys/generate", {"algorithm": batch["algorithm"]}, status=201)
     given = tenant.post("/kem/encrypt/batch", batch)
@@ -179,9 +174,9 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
     public_key, imported = commands("formats.md")
     (tmp_path / "key.pem").write_bytes(pem)
     (tmp_path / "program.py").write_text(program)
-    environment = environment_of(installation, by_command.api_key)
+    environment = installation.environment(by_command.api_key)
     shell(imported, environment)
-    shell("python program.py", environment_of(installation, by_program.api_key))
+    shell("python program.py", installation.environment(by_program.api_key))
     shell(f"rm key.pem\n{public_key}", environment)
     assert b"BEGIN PUBLIC KEY" in (tmp_path / "key.pem").read_bytes()
 
@@ -220,7 +215,7 @@ def test_runbooks_in_order(
         r"\bVERSION\b": "1",
         r"--root-key root.key": f"--root-key {root_key}",
     }
-    environment = environment_of(installation, installation.ready["operator_key"])
+    environment = installation.environment(installation.ready["operator_key"])
     for script in commands("runbooks.md"):
         said = shell(replaced(script, places), environment)
     assert "ada" not in said

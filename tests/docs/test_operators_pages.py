@@ -111,10 +111,7 @@ def test_operations_in_order(
     """An operator who follows operations.md from the beginning to the end meets no error."""
     installation = start()
     tenant = installation.new_tenant()
-    environment = {
-        "PQKEEP_URL": installation.base_url,
-        "PQKEEP_API_KEY": installation.ready["operator_key"],
-    }
+    environment = installation.environment(installation.ready["operator_key"])
     places = {
         r"\bNEWDIR\b": "restored",
         r"rm -r DIR/gateway": "cp DIR/gateway/settings.toml DIR/gateway/pepper .; "
@@ -141,10 +138,7 @@ def test_audit_in_order(
 ) -> None:
     """An auditor who follows audit.md from the beginning to the end meets no error."""
     installation = start()
-    environment = {
-        "PQKEEP_URL": installation.base_url,
-        "PQKEEP_API_KEY": installation.ready["api_key"],
-    }
+    environment = installation.environment(installation.ready["api_key"])
     (tmp_path / "header").write_text(f"X-API-Key: {installation.ready['api_key']}")
     (tmp_path / "operator").write_text(f"X-API-Key: {installation.ready['operator_key']}")
     places = {
@@ -165,10 +159,7 @@ def test_shards_in_order(
 ) -> None:
     """A shard is added, drained, exported and removed by the commands of scaling.md."""
     installation = start()
-    environment = {
-        "PQKEEP_URL": installation.base_url,
-        "PQKEEP_API_KEY": installation.ready["operator_key"],
-    }
+    environment = installation.environment(installation.ready["operator_key"])
     for script in commands("scaling.md"):
         shell(re.sub(r"\bDIR\b", str(installation.data), script), environment)
         if "shard add" in script:

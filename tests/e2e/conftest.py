@@ -1,17 +1,18 @@
-"""A data directory that has been used once, to copy."""
+"""A used data directory to copy, and commands on the data of an installation."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.fixtures.installation import running
+from tests.fixtures.installation import Installation, running
 
-if TYPE_CHECKING:
-    pass
+SECONDS = 60
+Run = Callable[..., subprocess.CompletedProcess[str]]
+"""Takes arguments, and the expected status."""
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +28,24 @@ def made_data(
         return Path(shutil.copytree(folder / "data", to, ignore=shutil.ignore_patterns("*.sock")))
 
     return copy
+
+
+@pytest.fixture
+def command_on(pqkeepd_command: Sequence[str | Path]) -> Callable[[Installation, str], Run]:
+    """Return a group of pqkeepd's commands, for the data of an installation."""
+
+    def command(installation: Installation, group: str) -> Run:
+        def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+            ended = subprocess.run(
+                [*pqkeepd_command, group, *arguments, "--data", installation.data],
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            assert ended.returncode == status, ended.stderr
+            return ended
+
+        return run
+
+    return command

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -22,27 +22,13 @@ from pqkeep_server.initialise import ACCOUNTS_FILE, Layout
 
 SECONDS = 60
 Run = Callable[..., subprocess.CompletedProcess[str]]
+CommandOn = Callable[[Installation, str], Run]
 
 
 @pytest.fixture
-def destructions(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
+def destructions(installation: Installation, command_on: CommandOn) -> Run:
     """The command with an installation's data."""
-    return _command(installation, pqkeepd_command)
-
-
-def _command(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
-    def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run(
-            [*pqkeepd_command, "destructions", *arguments, "--data", installation.data],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert ended.returncode == status, ended.stderr
-        return ended
-
-    return run
+    return command_on(installation, "destructions")
 
 
 @pytest.mark.threat("compromised-gateway")
@@ -70,14 +56,14 @@ def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None
 
 @pytest.mark.threat("compromised-gateway")
 def test_a_killed_gateway_does_not_undo_a_cancellation(
-    tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+    tmp_path: Path, command_on: CommandOn
 ) -> None:
     """A gateway is killed before it stores its schedule, which is cancelled at the key service.
 
     A lock of its database holds the gateway at that instant. The next gateway keeps the tenant.
     """
     with running(tmp_path) as installation:
-        destructions = _command(installation, pqkeepd_command)
+        destructions = command_on(installation, "destructions")
         operator, tenant = installation.operator(), installation.new_tenant().tenant_id
         path, pids = f"/tenants/{tenant}", installation.children()
         operator.ask("PATCH", path, {"status": "suspended"})
@@ -152,10 +138,10 @@ def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
 
 
 @pytest.mark.threat("compromised-gateway")
-def test_a_failed_shard(tmp_path: Path, pqkeepd_command: Sequence[str | Path]) -> None:
+def test_a_failed_shard(tmp_path: Path, command_on: CommandOn) -> None:
     """If one shard does not respond, the destructions of others are listed and can be cancelled."""
     with running(tmp_path, shards=2) as installation:
-        destructions = _command(installation, pqkeepd_command)
+        destructions = command_on(installation, "destructions")
         other = Layout(installation.data).shards[1]
         operator, body = installation.operator(), {"name": "other", "plan": "free", "shard": other}
         tenant = str(operator.post("/tenants", body, status=201)["id"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,21 +23,11 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def operator_command(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
+def operator_command(
+    installation: Installation, command_on: Callable[[Installation, str], Run]
+) -> Run:
     """``pqkeepd operator`` on an installation's data."""
-
-    def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        ended = subprocess.run(
-            [*pqkeepd_command, "operator", *arguments, "--data", installation.data],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert ended.returncode == status, ended.stderr
-        return ended
-
-    return run
+    return command_on(installation, "operator")
 
 
 def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
