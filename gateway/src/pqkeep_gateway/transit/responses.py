@@ -14,7 +14,10 @@ from pqkeep_protocol.errors import ErrorKind
 
 _ENCODER = msgspec.json.Encoder()
 DENIED = "permission denied"
-_STATUS = {HTTPStatus.CONFLICT: HTTPStatus.BAD_REQUEST}
+_STATUS = {
+    HTTPStatus.CONFLICT: HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST,
+}
 """Statuses that Vault does not use, and those that it uses instead."""
 MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.DECRYPTION_FAILED: "cipher: message authentication failed",
