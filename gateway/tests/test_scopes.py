@@ -20,6 +20,7 @@ from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.scopes import (
     GROUPS,
+    NAMED_ONLY,
     ON_KEYS,
     OPERATIONS,
     Group,
@@ -87,14 +88,15 @@ def test_unknown_names_and_no_scopes_allow_nothing() -> None:
 
 
 def test_star_and_a_missing_list_are_all() -> None:
-    """All operations means those that scopes can name; archiving is not among them."""
+    """All operations are those that scopes can name, except those that they must name."""
     for stated in (Scope(), Scope(operations=("*",)), Scope(operations=("*",), keyrings=("*",))):
         allowed = {
             operation
             for operation in (*Operation, *AuditEvent)
             if scopes(stated).may_call(operation)
         }
-        assert allowed == set(OPERATIONS.values())
+        assert allowed == set(OPERATIONS.values()) - NAMED_ONLY
+    assert {Operation.DELETE_KEYRING} == NAMED_ONLY
     assert Operation.ARCHIVE_KEY not in OPERATIONS.values()
 
 
@@ -123,7 +125,7 @@ def test_a_limited_scope_is_not_about_the_tenant(limited: Scope) -> None:
     allowed = {
         operation for operation in OPERATIONS.values() if scopes(limited).may_call(operation)
     }
-    assert allowed == set(OPERATIONS.values()) & ON_KEYS
+    assert allowed == (set(OPERATIONS.values()) & ON_KEYS) - NAMED_ONLY
 
 
 def test_scopes_do_not_mix() -> None:
@@ -193,7 +195,9 @@ def _some(values: tuple[str, ...]) -> SearchStrategy[tuple[str, ...] | None]:
     return st.none() | st.lists(st.sampled_from(values), min_size=1, max_size=3).map(tuple)
 
 
-_OPERATIONS = _some(("*", *Group, "encrypt", "decrypt", "list-keys", "create-api-key"))
+_OPERATIONS = _some(
+    ("*", *Group, "encrypt", "delete-keyring", "decrypt", "list-keys", "create-api-key")
+)
 _ALGORITHMS = st.none() | st.lists(
     st.sampled_from([KYBER, X_WING, Algorithm.ML_DSA_65]), min_size=1, max_size=2
 ).map(tuple)

@@ -263,7 +263,9 @@ async def test_a_cancellation_at_the_instant_is_all_or_nothing(
         if keyring == DEFAULT_KEYRING:
             due = (await caller.destroy()).at
         else:
-            deleted = DeleteKeyring(tenant=caller.tenant, keyring=keyring, days=7)
+            deleted = DeleteKeyring(
+                tenant=caller.tenant, keyring=keyring, days=7, only_if_allowed=False
+            )
             due = (await caller.ask(deleted)).keyring.archive_at
             keep = RestoreKeyring(tenant=caller.tenant, keyring=keyring)
         destruction = asyncio.create_task(service.parts.schedule.carry_out(due))
@@ -443,7 +445,9 @@ async def test_a_restore_postpones_the_destruction_of_a_deleted_keyring(
     async with serving() as service:
         caller = Caller(service)
         await caller.prepare()
-        await caller.ask(DeleteKeyring(tenant=caller.tenant, keyring="cards", days=7))
+        await caller.ask(
+            DeleteKeyring(tenant=caller.tenant, keyring="cards", days=7, only_if_allowed=False)
+        )
         store, log = service.parts.store, service.parts.log
         name = KeyringId(caller.tenant, "cards")
         keyring = await store.find_keyring(name)
@@ -549,7 +553,9 @@ class Attacker:
             ),
             GetKeyring: lambda: GetKeyring(**self._keyring()),
             ListKeyrings: lambda: ListKeyrings(**self._keyring()),
-            DeleteKeyring: lambda: DeleteKeyring(**{**self._keyring(), "keyring": "cards"}, days=0),
+            DeleteKeyring: lambda: DeleteKeyring(
+                **{**self._keyring(), "keyring": "cards"}, days=0, only_if_allowed=False
+            ),
             RestoreKeyring: lambda: RestoreKeyring(**self._keyring()),
             ScheduleDestruction: lambda: ScheduleDestruction(
                 tenant=self._tenant(), at=self._choices.one_of([PAST, days(-1), days(0)])

@@ -19,6 +19,7 @@ FIELDS = {
         "minimum_encryption_version",
         "first_version",
         "derived",
+        "deletion_allowed",
         "created_at",
     ),
 }
@@ -97,6 +98,8 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
         ({"name": "x", "first_version": 0}, "first_version"),
         ({"name": "x", "first_version": 100_001}, "first_version"),
         ({"name": "x", "first_version": "2"}, "first_version"),
+        ({"name": "x", "deletion_allowed": 1}, "deletion_allowed"),
+        ({"name": "x", "deletion_allowed": "true"}, "deletion_allowed"),
         ({"name": "x", "tags": {}}, "tags"),
     ],
 )
@@ -269,9 +272,9 @@ def test_a_keyring_is_deleted_and_restored_by_people(
     owner = new_person(tenant.tenant_id)
     developer = new_person(tenant.tenant_id, role="developer")
     path = f"/kms/keyrings/{CARDS}"
-    for caller in (tenant, developer):
+    for caller, code in ((tenant, "ERR_POLICY_001"), (developer, "ERR_FORBIDDEN_001")):
         response = caller.ask_proven("DELETE", path)
-        assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
+        assert refusal_of(response)[:2] == (403, code)
     assert refusal_of(owner.ask("DELETE", path))[0] == 401  # without a step-up
     deleted = owner.ask_proven("DELETE", path).json()["data"]
     assert (deleted["name"], "archive_at" in deleted) == (CARDS, True)
@@ -296,6 +299,45 @@ def test_a_keyring_is_deleted_and_restored_by_people(
     response = owner.ask_proven("DELETE", "/kms/keyrings/default")
     assert refusal_of(response) == (*INVALID, "name")
     assert refusal_of(tenant.ask("POST", "/kms/keyrings/nowhere/restore"))[:2] == NOT_FOUND[:2]
+
+
+@pytest.mark.threat("stolen-api-key")
+def test_a_program_deletes_only_a_keyring_that_allows_it(
+    tenant: Caller, new_person: Callable[..., Caller], installation: Installation
+) -> None:
+    """An API key with the scope needs deletion_allowed too, which a developer cannot set."""
+    owner = new_person(tenant.tenant_id)
+    developer = new_person(tenant.tenant_id, role="developer")
+    scopes = [{"operations": ["*", "delete-keyring"], "keyrings": ["payments.*"]}]
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = owner.post_proven(path, {"scopes": scopes, "name": "terraform"}, status=201)
+    program = installation.caller(made["api_key"])
+    keyring = f"/kms/keyrings/{CARDS}"
+    assert program.post("/kms/keyrings", {"name": CARDS}, status=201)["deletion_allowed"] is False
+    response = program.ask("DELETE", keyring)
+    assert refusal_of(response) == (403, "ERR_POLICY_001", None)
+    assert "deletion_allowed" in response.json()["error"]["message"]
+    response = developer.ask_proven("PATCH", keyring, {"deletion_allowed": True})
+    assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
+    response = developer.ask_proven(
+        "POST", "/kms/keyrings", {"name": "x", "deletion_allowed": True}
+    )
+    assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
+    response = program.ask("PATCH", "/kms/keyrings/default", {"deletion_allowed": True})
+    assert refusal_of(response)[:2] == (403, "ERR_POLICY_001")
+    assert patch(owner, CARDS, deletion_allowed=True)["deletion_allowed"] is True
+    assert patch(developer, CARDS, deletion_allowed=False)["deletion_allowed"] is False
+    assert refusal_of(program.ask("DELETE", keyring))[:2] == (403, "ERR_POLICY_001")
+    changed = program.ask("PATCH", keyring, {"deletion_allowed": True}).json()["data"]
+    assert changed["deletion_allowed"] is True
+    assert patch(tenant, CARDS, description="cards")["deletion_allowed"] is True
+    deleted = program.ask("DELETE", keyring, params={"delay_days": 30}).json()["data"]
+    assert (deleted["name"], deleted["deletion_allowed"]) == (CARDS, True)
+    assert refusal_of(program.ask("DELETE", keyring))[:2] == NOT_FOUND[:2]
+    recorded = tenant.get("/audit/records", operation="delete-keyring")["records"]
+    outcomes = [record["outcome"] for record in recorded]
+    assert outcomes == ["deletion-denied", "deletion-denied", "success", "keyring-not-found"]
+    assert tenant.post(f"{keyring}/restore")["deletion_allowed"] is True
 
 
 def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:

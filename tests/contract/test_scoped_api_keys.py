@@ -14,7 +14,7 @@ from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import GRANTS, WITHOUT_SCOPE, Credential
-from pqkeep_gateway.access.scopes import GROUPS, ON_KEYS, OPERATIONS, Group
+from pqkeep_gateway.access.scopes import GROUPS, NAMED_ONLY, ON_KEYS, OPERATIONS, Group
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.reference.openapi import codes, document
@@ -89,7 +89,8 @@ def limited(installation: Installation, tenant: Caller) -> Iterator[Limited]:
     """Make API keys of the tenant, which are revoked at the end."""
     versions: list[int] = []
 
-    def make(by: Caller = tenant, **fields: object) -> Caller:
+    def make(by: Caller | None = None, **fields: object) -> Caller:
+        by = installation.operator() if by is None else by
         body = {"allow_absent_keyrings": True, **fields}
         made = by.post(f"/tenants/{tenant.tenant_id}/api-keys", body, status=201)
         versions.append(made["version"])
@@ -198,7 +199,7 @@ def _for_one(limited: Limited, of: str, name: str) -> Caller:
     """Return an API key for everything with one algorithm or keyring, made once."""
     key = limited, of, name
     if key not in _FOR_ONE:
-        _FOR_ONE[key] = limited(**_scope("*", **{of: [name]}))
+        _FOR_ONE[key] = limited(**_scope("*", *sorted(NAMED_ONLY), **{of: [name]}))
     return _FOR_ONE[key]
 
 
@@ -256,6 +257,39 @@ def test_re_encryption_needs_both_keys(limited: Limited, tenant: Caller) -> None
     elsewhere = {"to": {"keyring": "payments.logs"}}
     assert _is_outside_scopes(of_default.ask("POST", "/kem/re-encrypt", {**source, **elsewhere}))
     assert of_default.post("/kem/re-encrypt", {**source, **to})["algorithm"] == "X-Wing"
+
+
+@pytest.mark.threat("stolen-api-key")
+def test_what_must_be_named_is_in_no_wildcard(
+    limited: Limited, tenant: Caller, installation: Installation
+) -> None:
+    """Without scopes, with a star or with other groups an API key deletes no keyring, and grants that to none."""
+    name, keys = "to-delete", f"/tenants/{tenant.tenant_id}/api-keys"
+    made = {"name": name, "deletion_allowed": True}
+    others = [group.value for group in Group if group is not Group.DELETE_KEYRINGS]
+    for caller in (
+        tenant,
+        limited(**_scope("*")),
+        limited(scopes=[{}]),
+        limited(**_scope(*others)),
+    ):
+        asked = (
+            ("POST", "/kms/keyrings", made),
+            ("PATCH", "/kms/keyrings/default", {"deletion_allowed": True}),
+            ("DELETE", f"/kms/keyrings/{name}", None),
+            ("POST", keys, _scope("delete-keyring")),
+            ("POST", keys, _scope("*", "delete-keyrings")),
+            ("POST", f"{keys}/rotate", _scope("delete-keyrings")),
+        )
+        for method, path, body in asked:
+            assert _is_outside_scopes(caller.ask(method, path, body)), (method, path, body)
+    deleter = limited(**_scope("*", "delete-keyring"))
+    deleter.post("/kms/keyrings", made, status=201)
+    heir = installation.caller(
+        deleter.post(keys, _scope("delete-keyrings", keyrings=[name]), status=201)["api_key"]
+    )
+    assert _is_outside_scopes(heir.ask("DELETE", "/kms/keyrings/payments.cards"))
+    assert heir.ask("DELETE", f"/kms/keyrings/{name}").json()["data"]["archive_at"]
 
 
 def test_an_encrypt_only_key_encrypts_only(limited: Limited, tenant: Caller) -> None:

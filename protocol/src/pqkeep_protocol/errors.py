@@ -36,6 +36,8 @@ class ErrorKind(StrEnum):
     """The request has a context, and the keyring has no derived keys."""
     TARGET_VERSION_BELOW_MINIMUM = "target-version-below-minimum"
     """The active key to re-encrypt to is below its keyring's minimum version."""
+    DELETION_DENIED = "deletion-denied"
+    """The keyring does not allow programs to delete it."""
     SCOPE_DENIED = "scope-denied"
     """The public key belongs to a keyring of the tenant that the caller's scopes exclude."""
     NO_PURPOSE = "no-purpose"

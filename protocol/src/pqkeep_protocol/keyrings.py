@@ -119,6 +119,8 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     other keyrings take no context."""
     first_version: FirstVersion = 1
     """The lowest version number of its keys. It is set at the creation and never changes."""
+    deletion_allowed: bool = False
+    """Whether programs may delete it. People may in any case."""
     archive_at: datetime | None = None
     """In results: when the private keys of a deleted keyring are destroyed. Until then it can be
     restored."""

@@ -740,6 +740,7 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     derived: bool = False
     first_version: FirstVersion = 1
     """The lowest version number of its keys."""
+    deletion_allowed: bool = False
     quota: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)] = MAX_KEYRINGS
     """The most keyrings that the tenant may have, including ``default``."""
 
@@ -764,18 +765,21 @@ class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="up
     archive_after_days: Days | None = None
     minimum_decryption_version: MinimumVersion | None = None
     minimum_encryption_version: MinimumVersion | None = None
+    deletion_allowed: bool | None = None
 
 
 class DeleteKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="delete-keyring"):
     """Hide a keyring and refuse its keys; destroy its private keys after a delay.
 
     The delay is ``days`` or the key service's own setting, whichever is longer. Until then the
-    keyring can be restored. Errors: KEYRING_NOT_FOUND.
+    keyring can be restored. Errors: KEYRING_NOT_FOUND, DELETION_DENIED.
     """
 
     operation: ClassVar = Operation.DELETE_KEYRING
     algorithm: ClassVar[Algorithm | None] = None
     days: Annotated[int, Meta(ge=0, le=MAX_ARCHIVE_DAYS)]
+    only_if_allowed: bool
+    """Whether the keyring's ``deletion_allowed`` decides. False for people."""
 
     def __post_init__(self) -> None:
         """Raise ValueError on the default keyring: every tenant has it."""

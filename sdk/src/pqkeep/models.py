@@ -197,6 +197,8 @@ class Keyring:
     """The lowest version number of its keys."""
     derived: bool = False
     """Whether each call that encrypts or decrypts needs a context."""
+    deletion_allowed: bool = False
+    """Whether API keys with a scope that names ``delete-keyring`` may delete it."""
     archive_at: datetime | None = None
     """The time at which the keys of a deleted keyring are destroyed. None if it is not deleted."""
 

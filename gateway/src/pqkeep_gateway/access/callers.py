@@ -49,6 +49,8 @@ class Permission(StrEnum):
     USE_KEYS = "use-keys"
     MANAGE_KEYS = "manage-keys"
     ARCHIVE_KEYS = "archive-keys"
+    DELETE_KEYRINGS = "delete-keyrings"
+    """An API key has it only if its scopes name it, and only for keyrings that allow deletion."""
     VIEW_TENANT = "view-tenant"
     """The tenant, its API keys' metadata and its audit log."""
     MANAGE_API_KEYS = "manage-api-keys"
@@ -86,6 +88,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.USE_KEYS: _DEVELOPER | _ANY_API_KEY,
     Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
     Permission.ARCHIVE_KEYS: _ADMIN,
+    Permission.DELETE_KEYRINGS: _ADMIN | _API_KEY,
     Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
     Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
     Permission.ROTATE_API_KEYS: _ADMIN | _ANY_API_KEY | _OPERATOR,
@@ -139,7 +142,7 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.GET_ACTIVE_KEY: Permission.VIEW_KEYS,
     Operation.CREATE_KEYRING: Permission.MANAGE_KEYS,
     Operation.UPDATE_KEYRING: Permission.MANAGE_KEYS,
-    Operation.DELETE_KEYRING: Permission.ARCHIVE_KEYS,
+    Operation.DELETE_KEYRING: Permission.DELETE_KEYRINGS,
     Operation.RESTORE_KEYRING: Permission.MANAGE_KEYS,
     Operation.GET_KEYRING: Permission.VIEW_KEYS,
     Operation.LIST_KEYRINGS: Permission.VIEW_KEYS,

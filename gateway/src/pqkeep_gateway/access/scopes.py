@@ -17,7 +17,7 @@ from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keyrings import KeyringPatterns
 
 ALL = "*"
-"""Every operation; in a pattern, any characters at the end of a keyring's name."""
+"""Every operation except ``NAMED_ONLY``; in a pattern, any characters at the end of a keyring's name."""
 
 
 class Group(StrEnum):
@@ -28,6 +28,7 @@ class Group(StrEnum):
     DECRYPT_ONLY = "decrypt-only"
     VERIFY_ONLY = "verify-only"
     MANAGE_KEYS = "manage-keys"
+    DELETE_KEYRINGS = "delete-keyrings"
     ADMINISTER = "administer"
 
 
@@ -70,6 +71,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
         Operation.ENABLE_KEY,
         Operation.CANCEL_ARCHIVE,
     },
+    Group.DELETE_KEYRINGS: _LISTS | {Operation.DELETE_KEYRING},
     Group.ADMINISTER: frozenset(
         {
             AuditEvent.LIST_TENANTS,
@@ -98,6 +100,12 @@ OPERATIONS: Mapping[str, GatewayOperation] = {
 }
 """The operations that scopes can name, by name."""
 
+NAMED_ONLY: frozenset[GatewayOperation] = frozenset({Operation.DELETE_KEYRING})
+"""Operations that an API key has only if a scope names them or ``delete-keyrings``. ``*`` does not include
+them, and neither does an API key without scopes: a stolen one could destroy keys."""
+
+_EVERYTHING = frozenset(OPERATIONS.values()) - NAMED_ONLY
+
 ON_KEYS: frozenset[GatewayOperation] = frozenset(Operation)
 """Operations on the keys of a keyring and an algorithm. All others concern the whole tenant, and a
 scope that is limited to some keyrings or algorithms does not grant them."""
@@ -106,18 +114,26 @@ scope that is limited to some keyrings or algorithms does not grant them."""
 class ScopeDeniedError(Exception):
     """The API key's scopes do not allow this."""
 
-    def __init__(self, algorithm: Algorithm | None = None, keyring: str | None = None) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm | None = None,
+        keyring: str | None = None,
+        *,
+        operation: GatewayOperation | None = None,
+    ) -> None:
         """Take the requested keys' algorithm, if it is known.
 
         ``keyring``: that of a second key, which is not the keyring in the request's own record.
+        ``operation``: the operation, if a scope would have to name it.
         """
         super().__init__()
         self.algorithm = algorithm
         self.keyring = keyring
+        self.must_name = operation if operation in NAMED_ONLY else None
 
 
 class Scope(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One scope as stated. None: all."""
+    """One scope as stated. None: all, except for ``NAMED_ONLY``."""
 
     operations: tuple[str, ...] | None = None
     """Names of operations and groups, or ``*``."""
@@ -231,7 +247,7 @@ class Scopes:
 def check_call(scopes: Scopes | None, operation: GatewayOperation) -> None:
     """Check that a principal's scopes name an operation. Raises ScopeDeniedError."""
     if scopes is not None and not scopes.may_call(operation):
-        raise ScopeDeniedError
+        raise ScopeDeniedError(operation=operation)
 
 
 def check_scope(
@@ -245,7 +261,12 @@ def check_scope(
     A request with several operations or keyrings needs one check for each. Raises ScopeDeniedError.
     """
     if scopes is not None and not scopes.allow(operation, keyring, algorithm):
-        raise ScopeDeniedError(algorithm)
+        raise ScopeDeniedError(algorithm, operation=operation)
+
+
+def check_named(scopes: Scopes | None, operation: Operation, keyring: str | None) -> None:
+    """Check that an API key's scopes name an operation on a keyring. Raises ScopeDeniedError."""
+    check_scope(scopes or _NO_SCOPES, operation, keyring, None)
 
 
 def keyrings_in_scope(
@@ -287,20 +308,23 @@ def algorithms_in_scope(
 
 def _operations_of(scope: Scope) -> frozenset[GatewayOperation]:
     if scope.operations is None:
-        return frozenset(OPERATIONS.values())
+        return _EVERYTHING
     return frozenset(operation for name in scope.operations for operation in operations_named(name))
 
 
 def operations_named(name: str) -> frozenset[GatewayOperation]:
     """Return the operations of a name in a scope; an unknown name has none."""
     if name == ALL:
-        return frozenset(OPERATIONS.values())
+        return _EVERYTHING
     if name in _GROUPS:
         return GROUPS[_GROUPS[name]]
     return frozenset({OPERATIONS[name]} if name in OPERATIONS else ())
 
 
 _GROUPS: Mapping[str, Group] = {group.value: group for group in Group}
+GRANTED_WITHOUT_SCOPES = Scopes((Scope(),))
+"""The most that an API key without scopes can grant to another API key."""
+_NO_SCOPES = Scopes(())
 _DECODER = msgspec.json.Decoder(tuple[Scope, ...])
 
 

@@ -7,9 +7,16 @@ from typing import Annotated, Any, TypeVar, cast
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
+from pqkeep_gateway.access.api_key_limits import ApiKeyLimits, BeyondOwnLimitsError
 from pqkeep_gateway.access.networks import Networks
-from pqkeep_gateway.access.scopes import ALL, OPERATIONS, Group, Scope, Scopes
+from pqkeep_gateway.access.scopes import (
+    ALL,
+    GRANTED_WITHOUT_SCOPES,
+    OPERATIONS,
+    Group,
+    Scope,
+    Scopes,
+)
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
@@ -229,9 +236,17 @@ KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
 
 
 def limits_in(call: ApiCall) -> ApiKeyLimits:
-    """Return the limits in a request. Raises FieldError."""
+    """Return the limits in a request.
+
+    Raises FieldError, and BeyondOwnLimitsError if an API key without scopes grants an operation
+    that it does not have itself.
+    """
+    scopes, principal = call[SCOPES], call.principal
+    is_unscoped = principal.api_key_version is not None and principal.scopes is None
+    if scopes is not None and is_unscoped and not GRANTED_WITHOUT_SCOPES.cover(scopes):
+        raise BeyondOwnLimitsError(SCOPES.name)
     return ApiKeyLimits(
-        scopes=call[SCOPES], expires_at=call[EXPIRES_AT], addresses=call[ALLOWED_ADDRESSES]
+        scopes=scopes, expires_at=call[EXPIRES_AT], addresses=call[ALLOWED_ADDRESSES]
     )
 
 

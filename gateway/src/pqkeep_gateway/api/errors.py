@@ -280,6 +280,14 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         ),
         "context",
     ),
+    ErrorKind.DELETION_DENIED: (
+        Code.POLICY_001,
+        (
+            "denied by policy keyring-deletion: the keyring does not allow programs to delete it; "
+            "set its deletion_allowed first, or delete it in the portal"
+        ),
+        None,
+    ),
     ErrorKind.SCOPE_DENIED: (
         Code.POLICY_001,
         (
@@ -663,7 +671,10 @@ def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> Ap
 
 
 def _outside_scopes(error: ScopeDeniedError, endpoint: Endpoint) -> ApiError:
-    denied = denied_by(SCOPE_POLICY, error.algorithm, "the API key's scopes do not allow it")
+    hint = "the API key's scopes do not allow it"
+    if error.must_name is not None:
+        hint = f"only an API key with a scope that names {error.must_name} may do this"
+    denied = denied_by(SCOPE_POLICY, error.algorithm, hint)
     denied.keyring = error.keyring
     return denied
 

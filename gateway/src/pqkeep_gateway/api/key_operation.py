@@ -15,8 +15,10 @@ from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import GRANTS, Grant, TenantPrincipal
 from pqkeep_gateway.access.scopes import (
+    NAMED_ONLY,
     ScopeDeniedError,
     algorithms_in_scope,
+    check_named,
     check_scope,
     keyrings_in_scope,
     other_algorithms_in_scope,
@@ -276,6 +278,8 @@ class KeyAccess:
         Raises ScopeDeniedError, and ApiError if a policy denies it.
         """
         check_scope(call.principal.scopes, operation, keyring, algorithm)
+        if operation in NAMED_ONLY and call.principal.user is None:
+            check_named(call.principal.scopes, operation, keyring)
         return call.attribution.under(self._policy(call.tenant, operation, algorithm))
 
     def attribute_some(

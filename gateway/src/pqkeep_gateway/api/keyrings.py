@@ -13,7 +13,7 @@ from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, forbidden
+from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
@@ -180,6 +180,12 @@ DERIVED = boolean_field(
     "It cannot be changed. The purposes are then encrypt and decrypt.",
     example=False,
 ).or_default(default=False)
+DELETION_ALLOWED = boolean_field(
+    "deletion_allowed",
+    "Whether API keys with a scope that names `delete-keyring` may delete it. Only they, owners and "
+    "admins can allow it.",
+    example=False,
+)
 LABEL = Field(
     name="label",
     description="Only keyrings with this label: its name, a colon and its value.",
@@ -206,6 +212,7 @@ AFTER = keyring_field("after", "Only keyrings after this one, by name.").optiona
 
 R = TypeVar("R")
 D = TypeVar("D", int, int | None)
+B = TypeVar("B", bool, bool | None)
 
 Days = Annotated[int, Meta(ge=1)] | None
 
@@ -236,6 +243,9 @@ class Keyring(Data, frozen=True, kw_only=True):
     ]
     derived: Annotated[
         bool, Meta(description="Whether a context derives the keys that encrypt and decrypt.")
+    ]
+    deletion_allowed: Annotated[
+        bool, Meta(description="Whether API keys with the scope may delete it.")
     ]
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
@@ -271,6 +281,7 @@ EXAMPLE = Keyring(
     minimum_encryption_version=0,
     first_version=1,
     derived=False,
+    deletion_allowed=False,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
 _DELETED = structs.replace(EXAMPLE, archive_at=timestamp(datetime(2026, 3, 31, 12, tzinfo=UTC)))
@@ -282,6 +293,7 @@ _SETTINGS = (
     ARCHIVE_AFTER_DAYS.or_default(0),
     MINIMUM_DECRYPTION_VERSION.or_default(0),
     MINIMUM_ENCRYPTION_VERSION.or_default(0),
+    DELETION_ALLOWED.or_default(default=False),
 )
 _CHANGES = (
     DESCRIPTION.optional(),
@@ -291,6 +303,7 @@ _CHANGES = (
     ARCHIVE_AFTER_DAYS.optional(),
     MINIMUM_DECRYPTION_VERSION.optional(),
     MINIMUM_ENCRYPTION_VERSION.optional(),
+    DELETION_ALLOWED.optional(),
 )
 _LIMIT = integer_field(
     "limit",
@@ -389,7 +402,6 @@ def endpoints(
             recorded_as=Operation.DELETE_KEYRING,
             keyring_of=NAME.read,
             needs_step_up=True,
-            denial=_deleted_in_portal,
         ),
         Endpoint(
             method="POST",
@@ -428,7 +440,8 @@ class _Keyrings:
 
         With archive_after_days, a signed-in person must send a step-up token.
         """
-        description, labels, purposes, rotation_days, archive_after_days, *minimums = _SETTINGS
+        description, labels, purposes, rotation_days, archive_after_days, *_ = _SETTINGS
+        *_, decryption, encryption, deletion = _SETTINGS
         request = CreateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NEW_NAME],
@@ -437,8 +450,9 @@ class _Keyrings:
             purposes=_purposes_of(call, purposes),
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
-            minimum_decryption_version=call[minimums[0]],
-            minimum_encryption_version=call[minimums[1]],
+            minimum_decryption_version=call[decryption],
+            minimum_encryption_version=call[encryption],
+            deletion_allowed=self._deletion_allowed(call, deletion),
             first_version=call[FIRST_VERSION],
             transit_type=call[TRANSIT_TYPE_] or "",
             derived=call[DERIVED],
@@ -491,7 +505,8 @@ class _Keyrings:
 
         A removed purpose ends immediately, even for existing ciphertexts.
         """
-        description, labels, purposes, rotation_days, archive_after_days, *minimums = _CHANGES
+        description, labels, purposes, rotation_days, archive_after_days, *_ = _CHANGES
+        *_, decryption, encryption, deletion = _CHANGES
         request = UpdateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NAME],
@@ -500,8 +515,9 @@ class _Keyrings:
             purposes=call[purposes],
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
-            minimum_decryption_version=call[minimums[0]],
-            minimum_encryption_version=call[minimums[1]],
+            minimum_decryption_version=call[decryption],
+            minimum_encryption_version=call[encryption],
+            deletion_allowed=self._deletion_allowed(call, deletion),
         )
         days = 0
         if request.archive_after_days or is_rehearsal():
@@ -513,20 +529,27 @@ class _Keyrings:
         return _keyring(changed)
 
     async def delete(self, call: ApiCall) -> Keyring:
-        """Delete a keyring. Only people may; programs may not.
+        """Delete a keyring.
 
+        An API key needs a scope that names `delete-keyring`, and the keyring `deletion_allowed`.
         Its keys are refused at once. Until `archive_at` the keyring can be restored. Then its
         private keys are destroyed, which is final. A new keyring of this name continues the
         version numbers.
         """
         name, days = call[NAME], call[self._delay_days]
+        self._access.attribute(call, Operation.DELETE_KEYRING, name, None)
         if name == DEFAULT_KEYRING:
             message = f"{DEFAULT_KEYRING} cannot be deleted: every tenant has it"
             raise FieldError(NAME.name, Problem.MALFORMED, message)
         tenant = call.tenant.tenant
         if is_rehearsal():
             await self._execute(call, GetKeyring(tenant=tenant, keyring=name))
-        request = DeleteKeyring(tenant=tenant, keyring=name, days=days)
+        request = DeleteKeyring(
+            tenant=tenant,
+            keyring=name,
+            days=days,
+            only_if_allowed=call.principal.user is None,
+        )
         deleted = (await self._execute(call, request)).keyring
         if deleted.archive_at is not None:
             await self._tell_owners(tenant, of_deleted_keyring(name, deleted.archive_at))
@@ -546,6 +569,15 @@ class _Keyrings:
         if days and days != before:
             await self._tell_owners(call.tenant.tenant, of_keyring(keyring.name, days))
 
+    def _deletion_allowed(self, call: ApiCall, field: Field[B]) -> B:
+        """Return whether programs may delete the keyring. Only callers that may, can allow it."""
+        is_allowed = call[field]
+        if is_allowed:
+            if not may(call.principal.caller, PERMISSION_OF[Operation.DELETE_KEYRING]):
+                raise forbidden(f"{field.name}: only owners and admins may delete keyrings")
+            self._access.attribute(call, Operation.DELETE_KEYRING, call[NAME], None)
+        return is_allowed
+
     async def _ask(self, call: ApiCall, request: KeyRequest[R]) -> R:
         """Execute a request of the key service. Raises KeyServiceError."""
         keyring = None if isinstance(request, ListKeyrings) else request.keyring
@@ -558,11 +590,6 @@ class _Keyrings:
             return await self._ask(call, request)
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind, call.values) from None
-
-
-def _deleted_in_portal() -> ApiError:
-    """Return the error for a program that tries to delete a keyring."""
-    return forbidden("keyrings can be deleted only in the portal")
 
 
 def _purposes_of(call: ApiCall, field: Field[tuple[KeyPurpose, ...]]) -> tuple[KeyPurpose, ...]:
@@ -599,6 +626,7 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         first_version=keyring.first_version,
         derived=keyring.derived,
         transit_type=keyring.transit_type or UNSET,
+        deletion_allowed=keyring.deletion_allowed,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
         archive_at=UNSET if keyring.archive_at is None else timestamp(keyring.archive_at),
     )

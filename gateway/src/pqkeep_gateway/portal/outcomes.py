@@ -20,6 +20,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.KEYRING_QUOTA_REACHED: "keyring quota used up",
     ErrorKind.SCOPE_DENIED: "not in the API key's scopes",
     ErrorKind.PURPOSE_DENIED: "not a use of the keyring",
+    ErrorKind.DELETION_DENIED: "deletion not allowed",
     ErrorKind.KEYRING_DELETED: "keyring deleted",
     ErrorKind.CONTEXT_REQUIRED: "context missing",
     ErrorKind.CONTEXT_REFUSED: "context not allowed",

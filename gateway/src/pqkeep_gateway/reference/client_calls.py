@@ -49,6 +49,7 @@ _SETTINGS = _same(
     "archive_after_days",
     "minimum_decryption_version",
     "minimum_encryption_version",
+    "deletion_allowed",
 )
 _LIMITS = _same("name", "expires_at", "allowed_addresses", "allow_absent_keyrings")
 
@@ -162,6 +163,7 @@ CALLS: Mapping[str, ClientCall] = {
     ),
     "get_keyring": ClientCall("keyrings.get", _shown("keyring"), _NAME),
     "update_keyring": ClientCall("keyrings.update", _shown("keyring"), _NAME, _SETTINGS),
+    "delete_keyring": ClientCall("keyrings.delete", _shown("keyring"), _NAME, _same("delay_days")),
     "restore_keyring": ClientCall("keyrings.restore", _shown("keyring"), _NAME),
     "create_tenant": ClientCall("tenants.create", _shown("tenant"), ("name",), _same("plan")),
     "get_usage": ClientCall("usage.get", _shown("usage"), (), _same("period", "tenant_id")),

@@ -75,6 +75,11 @@ class Keyring:
         if self.is_deleted:
             raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
 
+    def require_deletion_allowed(self) -> None:
+        """Raise DELETION_DENIED unless programs may delete it."""
+        if not self.info.deletion_allowed:
+            raise KeyServiceError(ErrorKind.DELETION_DENIED)
+
     def recreated(self, info: KeyringInfo) -> "Keyring":
         """Return the next revision as a new keyring. Raises KEYRING_EXISTS and KEYRING_DELETED."""
         if not self.is_deleted:

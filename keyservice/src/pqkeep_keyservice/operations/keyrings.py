@@ -42,6 +42,7 @@ async def create(request: CreateKeyring, context: Context) -> OperationResult:
         request.transit_type,
         request.derived,
         request.first_version,
+        request.deletion_allowed,
     )
     try:
         earlier = await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))
@@ -54,7 +55,9 @@ async def create(request: CreateKeyring, context: Context) -> OperationResult:
 
 
 def delete(request: DeleteKeyring, context: Context) -> OperationResult:
-    """Delete a keyring. Its private keys are destroyed after the delay."""
+    """Delete a keyring. Its private keys are destroyed after the delay. Raises DELETION_DENIED."""
+    if request.only_if_allowed:
+        context.keyring.require_deletion_allowed()
     delay = max(timedelta(days=request.days), context.parts.least_delay)
     new = context.keyring.with_destruction_scheduled(clock.now() + delay)
     policy = None if new.destruction is None else _at(new.destruction)

@@ -267,6 +267,7 @@ def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
         "transit_type": keyring.info.transit_type,
         "derived": keyring.info.derived,
         "first_version": keyring.info.first_version,
+        "deletion_allowed": keyring.info.deletion_allowed,
         "created_at_us": stored_time(keyring.info.created_at),
         "destruction": keyring.destruction and keyring.destruction.state,
         "destruction_at_us": keyring.destruction and stored_time(keyring.destruction.at),
@@ -351,6 +352,7 @@ def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
                 row.transit_type,
                 row.derived,
                 row.first_version,
+                row.deletion_allowed,
             ),
             KeyringInfo,
         )

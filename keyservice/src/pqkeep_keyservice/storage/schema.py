@@ -76,6 +76,7 @@ KEYRINGS = Table(
     Column("transit_type", String(65), nullable=False),
     Column("derived", Boolean, nullable=False),
     Column("first_version", Integer, nullable=False),
+    Column("deletion_allowed", Boolean, nullable=False),
     Column("created_at_us", BigInteger, nullable=True),
     Column("destruction", String(16), nullable=True),
     Column("destruction_at_us", BigInteger, nullable=True, index=True),

@@ -66,6 +66,14 @@ MinimumEncryption = Annotated[
         show_default=False,
     ),
 ]
+DeletionAllowed = Annotated[
+    bool | None,
+    typer.Option(
+        "--deletion-allowed/--no-deletion-allowed",
+        help="Whether API keys with the permission may delete it.",
+        show_default=False,
+    ),
+]
 
 Derived = Annotated[
     bool,
@@ -113,6 +121,26 @@ def show(invocation: Invocation, keyring: Name) -> None:
         _show(invocation, client.keyrings.get(keyring))
 
 
+@command(app, "delete")
+def delete(
+    invocation: Invocation,
+    keyring: Name,
+    *,
+    delay_days: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Destroy the private keys after this many days. By default: the least delay.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Delete a keyring. It can be restored until its private keys are destroyed."""
+    with invocation.connect() as client:
+        _show(invocation, client.keyrings.delete(keyring, delay_days=delay_days))
+
+
 @command(app, "restore")
 def restore(invocation: Invocation, keyring: Name) -> None:
     """Restore a deleted keyring with its keys."""
@@ -141,6 +169,7 @@ def create(  # noqa: PLR0913 - an option each
         ),
     ] = None,
     derived: Derived = False,
+    deletion_allowed: DeletionAllowed = None,
 ) -> None:
     """Create a keyring without keys."""
     labels = _labels(label)
@@ -155,12 +184,13 @@ def create(  # noqa: PLR0913 - an option each
             minimum_encryption_version=minimum_encryption_version,
             first_version=first_version,
             derived=derived or None,
+            deletion_allowed=deletion_allowed,
         )
     _show(invocation, made)
 
 
 @command(app, "update")
-def update(
+def update(  # noqa: PLR0913 - an option each
     invocation: Invocation,
     keyring: Name,
     *,
@@ -170,6 +200,7 @@ def update(
     rotation_days: RotationDays = None,
     minimum_decryption_version: MinimumDecryption = None,
     minimum_encryption_version: MinimumEncryption = None,
+    deletion_allowed: DeletionAllowed = None,
 ) -> None:
     """Change a keyring. New labels or purposes replace all old ones."""
     labels = _labels(label)
@@ -182,6 +213,7 @@ def update(
             rotation_days=rotation_days,
             minimum_decryption_version=minimum_decryption_version,
             minimum_encryption_version=minimum_encryption_version,
+            deletion_allowed=deletion_allowed,
         )
     _show(invocation, changed)
 

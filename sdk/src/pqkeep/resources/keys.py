@@ -302,7 +302,7 @@ class Keyrings(Generic[T_co]):
     _transport: T_co
 
     @Operation
-    def create(  # noqa: PLR0913 - as many as the interface has
+    def create(  # noqa: PLR0913 - a keyword for each setting
         self,
         name: str,
         *,
@@ -315,6 +315,7 @@ class Keyrings(Generic[T_co]):
         minimum_encryption_version: int | None = None,
         first_version: int | None = None,
         derived: bool | None = None,
+        deletion_allowed: bool | None = None,
     ) -> Call[Keyring]:
         """Create a keyring without keys. Without ``purposes``, its keys are for all purposes.
 
@@ -329,12 +330,13 @@ class Keyrings(Generic[T_co]):
             archive_after_days,
             minimum_decryption_version,
             minimum_encryption_version,
+            deletion_allowed=deletion_allowed,
         )
         new = {"name": name, "first_version": first_version, "derived": derived}
         return change("/kms/keyrings", _keyring, {**new, **body})
 
     @Operation
-    def update(
+    def update(  # noqa: PLR0913 - a keyword for each setting
         self,
         name: str,
         *,
@@ -345,6 +347,7 @@ class Keyrings(Generic[T_co]):
         archive_after_days: int | None = None,
         minimum_decryption_version: int | None = None,
         minimum_encryption_version: int | None = None,
+        deletion_allowed: bool | None = None,
     ) -> Call[Keyring]:
         """Change the named fields. New labels or purposes replace all old ones.
 
@@ -358,12 +361,23 @@ class Keyrings(Generic[T_co]):
             archive_after_days,
             minimum_decryption_version,
             minimum_encryption_version,
+            deletion_allowed=deletion_allowed,
         )
         return change(f"/kms/keyrings/{quote(name, safe='')}", _keyring, body, method="PATCH")
 
     @Operation
+    def delete(self, name: str, *, delay_days: int | None = None) -> Call[Keyring]:
+        """Delete a keyring. Its private keys are destroyed after the delay; left out: the least.
+
+        The API key needs a scope that names ``delete-keyring``, and the keyring
+        ``deletion_allowed``. Raises NotFoundError.
+        """
+        path, query = f"/kms/keyrings/{quote(name, safe='')}", {"delay_days": delay_days}
+        return change(path, _keyring, method="DELETE", query=query)
+
+    @Operation
     def restore(self, name: str) -> Call[Keyring]:
-        """Restore a deleted keyring with its keys. People delete keyrings, in the portal."""
+        """Restore a deleted keyring with its keys, until its private keys are destroyed."""
         return change(f"/kms/keyrings/{quote(name, safe='')}/restore", _keyring)
 
     @Operation
@@ -411,6 +425,8 @@ def _settings(
     archive_after_days: int | None,
     minimum_decryption_version: int | None,
     minimum_encryption_version: int | None,
+    *,
+    deletion_allowed: bool | None,
 ) -> dict[str, object]:
     return {
         "description": description,
@@ -420,6 +436,7 @@ def _settings(
         "archive_after_days": archive_after_days,
         "minimum_decryption_version": minimum_decryption_version,
         "minimum_encryption_version": minimum_encryption_version,
+        "deletion_allowed": deletion_allowed,
     }
 
 
@@ -447,5 +464,6 @@ def _keyring(data: Data) -> Keyring:
         minimum_encryption_version=data.integer("minimum_encryption_version"),
         first_version=data.integer("first_version"),
         derived=data.flag("derived"),
+        deletion_allowed=data.flag("deletion_allowed"),
         archive_at=data.time_or_none("archive_at"),
     )

@@ -25,6 +25,10 @@ GROUPS: Mapping[Group, tuple[str, str]] = {
     Group.DECRYPT_ONLY: ("Decrypt only", "also unwrap, but not encrypt"),
     Group.VERIFY_ONLY: ("Verify only", "cannot sign"),
     Group.MANAGE_KEYS: ("Manage keys", "generate, rotate and retire keys, but not use them"),
+    Group.DELETE_KEYRINGS: (
+        "Delete keyrings",
+        "list keyrings, and delete those that allow it",
+    ),
     Group.ADMINISTER: ("Administer", "API keys, usage, plan and the audit log, but no keys"),
 }
 """The groups of operations, with title and description."""
