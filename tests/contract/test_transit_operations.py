@@ -255,7 +255,7 @@ def test_batches_keep_order_and_references(transit: Transit) -> None:
         assert message == "missing batch input to process"
         for wrong in _NO_BATCHES:
             assert "batch_input" in transit.refusal(path, {"batch_input": wrong})
-    for wrong_code in (99, 600, 1000, -1):
+    for wrong_code in (99, 204, 205, 299, 304, 499, 500, 503, 600, 1000, -1):
         body = {"batch_input": items, "partial_failure_response_code": wrong_code}
         assert "partial_failure_response_code" in transit.refusal("encrypt/orders", body)
     mixed = [{"plaintext": TEXT}, {"plaintext": TEXT, "context": OURS}]
