@@ -163,8 +163,8 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
         "mu": MU,
     },
     "/kem/data-key": lambda _: {},
-    "/hash": lambda _: {"data": "QUJD"},
-    "/random": lambda _: {"size": 16},
+    "/tools/hash": lambda _: {"data": "QUJD"},
+    "/tools/random": lambda _: {"size": 16},
     "/mac/compute": lambda _: {"message": "QUJD"},
     "/mac/verify": lambda t: {
         **_made(t, "/mac/compute", "mac", message="QUJD"),

@@ -22,6 +22,7 @@ PARTS = (
     "kem",
     "signature",
     "mac",
+    "tools",
     "kms",
     "tenants",
     "operators",

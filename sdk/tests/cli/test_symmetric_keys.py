@@ -58,3 +58,28 @@ def test_the_cipher_works_in_the_service(command: Command, tenant: Client) -> No
     refused = command("keys", "public-key", "XAES-256-GCM")
     assert (refused.status, "no public half" in refused.err) == (2, True)
     assert "fingerprint" in str(command("keys", "show", "XAES-256-GCM").out)
+
+
+def test_a_context(command: Command) -> None:
+    """A keyring with derived keys encrypts and decrypts with the same context only."""
+    created = command("keyrings", "create", "cards", "--derived")
+    assert (created.status, created.err) == (0, "")
+    assert command("keys", "generate", "XAES-256-GCM", "--keyring", "cards").status == 0
+    (command.directory / "file").write_bytes(b"a message")
+    named = (*XAES, "--keyring", "cards")
+    for form in ("--envelope", "--server-side"):
+        made = command("encrypt", "file", form, *named, "--context", "customer 42", "--force")
+        assert made.status == 0
+        right = command("decrypt", "file.pqk", "--to", "-", "--context", "customer 42")
+        assert right.out == b"a message"
+        wrong = command("decrypt", "file.pqk", "--to", "-", "--context", "customer 43")
+        assert (wrong.status, wrong.out) == (7, b"")
+        without = command("decrypt", "file.pqk", "--to", "-")
+        assert without.status == 1
+        assert "context" in without.err
+    assert command("encrypt", "file", "--envelope", *named, "--force").status == 1
+    assert command("encrypt", "file", "--context", "x", "--force").status == 2
+    made = command("data-key", *named, "--context", "x", "--secret", "key", "--to", "key.json")
+    assert (made.status, made.err) == (0, "")
+    opened = command("decrypt", "key.json", "--to", "-", "--context", "x")
+    assert opened.out == (command.directory / "key").read_bytes()

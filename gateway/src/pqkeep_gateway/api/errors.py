@@ -452,6 +452,8 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
 
 KEY_SERVICE_OUTAGE = frozenset(KEY_SERVICE_ERRORS[kind][0] for kind in _OUTAGES)
 """Codes of every endpoint that calls the key service."""
+KEYLESS_CODES = KEY_SERVICE_OUTAGE | {Code.POLICY_001}
+"""Codes of every endpoint that asks the key service for something without a key."""
 AUDIT_CODES = KEY_SERVICE_OUTAGE | {Code.NOT_FOUND_001}
 """Codes of every endpoint that reads the audit log."""
 

@@ -100,12 +100,6 @@ def encrypt(call: KeyCall) -> Encrypt:
             Problem.MALFORMED,
             "an envelope needs one of your own keys; send format ciphertext with public_key",
         )
-    if public_key is not None and call[DERIVATION_CONTEXT]:
-        raise FieldError(
-            "context",
-            Problem.MALFORMED,
-            "a supplied public key derives no keys; send associated_data instead of context",
-        )
     return Encrypt(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -115,7 +109,7 @@ def encrypt(call: KeyCall) -> Encrypt:
         format=format_,
         public_key=public_key,
         within=call.within(Operation.ENCRYPT, public_key),
-        context=call[DERIVATION_CONTEXT],
+        context=call[_CONTEXT] or b"",
     )
 
 
@@ -375,6 +369,7 @@ def generated_data_key(_: ApiCall, request: GenerateDataKey, result: messages.Da
 DEFAULT = Algorithm.ML_KEM_768
 _CIPHERTEXT = CIPHERTEXT.unless(ENVELOPE)
 _KEY_VERSION = KEY_VERSION.unless(ENVELOPE)
+_CONTEXT = DERIVATION_CONTEXT.unless(PUBLIC_KEY)
 
 _SECRET = base64(bytes(range(SHARED_SECRET_SIZE)))
 
@@ -426,7 +421,7 @@ OPERATIONS = (
             ASSOCIATED_DATA,
             FORMAT,
             PUBLIC_KEY,
-            DERIVATION_CONTEXT,
+            _CONTEXT,
         ),
         example=Encrypted(ciphertext=shortened(CIPHERTEXT), key_version=1, algorithm=DEFAULT),
     ),

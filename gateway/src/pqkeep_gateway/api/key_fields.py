@@ -406,7 +406,7 @@ DATA_KEY_FORMAT = choice_field(
     "`envelope` for decrypt. Left out: `wrapped_key`; for ML-KEM-1024, which wraps no keys, "
     "`ciphertext`.",
     tuple(DataKeyFormat),
-    DataKeyFormat.WRAPPED_KEY,
+    DataKeyFormat.CIPHERTEXT,
 ).optional()
 SALT = replace(
     base64_field(

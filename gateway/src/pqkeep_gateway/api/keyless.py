@@ -1,4 +1,4 @@
-"""POST /api/v1/hash and /api/v1/random: operations of the key service that use no key.
+"""POST /api/v1/tools/*: operations of the key service that use no key.
 
 They are counted like uses of keys. The audit log has their refusals only.
 """
@@ -11,14 +11,13 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.errors import (
     BAD_REQUEST_FIELDS,
     CHANGE_PLAN,
-    KEY_SERVICE_OUTAGE,
+    KEYLESS_CODES,
     denied_by,
 )
 from pqkeep_gateway.api.key_fields import MAX_MESSAGE
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.field import base64_field, choice_field, integer_field
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_gateway.tenancy.quota import QuotaUsedUpError
@@ -87,12 +86,12 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
         "method": "POST",
         "permission": Permission.USE_KEYS,
         "field_codes": BAD_REQUEST_FIELDS,
-        "codes": KEY_SERVICE_OUTAGE | {Code.POLICY_001},
+        "codes": KEYLESS_CODES,
     }
     example = base64(bytes(range(32)))
     return (
         Endpoint(
-            path="/hash",
+            path="/tools/hash",
             name="hash",
             handler=hash_,
             example=HashedData(hash=example, hash_algorithm=HashFunction.SHA_256),
@@ -100,7 +99,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
             **of_both,
         ),
         Endpoint(
-            path="/random",
+            path="/tools/random",
             name="generate_random",
             handler=generate_random,
             example=RandomData(random=example),

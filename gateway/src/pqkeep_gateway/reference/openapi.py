@@ -56,6 +56,7 @@ PARTS: Mapping[str, str] = {
     "kem": "Encryption, shared secrets and key wrapping.",
     "signature": "Signatures over messages and over digests.",
     "mac": "Message authentication codes.",
+    "tools": "Hashes and random bytes, without a key.",
     "kms": "The lifecycle of keys. Private keys are never shown.",
     "tenants": "The organisations that own keys, and their API keys.",
     "operators": "The operators of the installation.",

@@ -32,6 +32,7 @@ from pqkeep.cli.options import (
     AssociatedData,
     Force,
     InputFiles,
+    KeyContext,
     KeyringOption,
     KeyVersion,
     To,
@@ -67,7 +68,7 @@ class Wanted:
     """The request to the service."""
 
     named: choice.Named
-    associated_data: bytes | None
+    bound: Arguments
     is_envelope: bool
 
 
@@ -80,7 +81,7 @@ def encrypt_by_service(tally: Several, wanted: Wanted, output: Output) -> None:
         asking: Asking[Any] = Asking(
             kem.encrypt_to_envelope if wanted.is_envelope else kem.encrypt,
             kem.encrypt_to_envelope_many if wanted.is_envelope else kem.encrypt_many,
-            named._asdict() | {"associated_data": wanted.associated_data},
+            named._asdict() | wanted.bound,
             partial(choice.generating, chosen, named.key_version, keyring=named.keyring),
         )
 
@@ -117,13 +118,11 @@ def _write(
 class Decryption:
     """Decrypts files. It can ask the service for several files in one request first."""
 
-    def __init__(
-        self, invocation: "Invocation", client: "Client", associated_data: bytes | None
-    ) -> None:
-        """Send no request yet."""
+    def __init__(self, invocation: "Invocation", client: "Client", bound: Arguments) -> None:
+        """Send no request yet. ``bound``: what the data is bound to, by argument."""
         self._invocation = invocation
         self._client = client
-        self._associated_data = associated_data
+        self._bound = bound
         self._plaintexts: dict[str, bytes | PqkeepError] = {}
         self._recovery = Recovery(client)
 
@@ -160,10 +159,10 @@ class Decryption:
             target.write(kem.decrypt_envelope(**self._envelope(opened, file)))
         elif form is Form.DOCUMENT:
             target.write(kem.decrypt(**self._ciphertext(opened, file)))
-        elif self._associated_data is not None:
+        elif any(value is not None for value in self._bound.values()):
             raise Refusal(
-                f"{file} was encrypted locally and has no associated data",
-                "leave out --associated-data",
+                f"{file} was encrypted locally and has no associated data and no context",
+                "leave out --associated-data and --context",
             )
         else:
             from pqkeep.local import decrypt_stream  # noqa: PLC0415 - it loads cryptography
@@ -175,7 +174,7 @@ class Decryption:
     def _envelope(self, opened: Source, file: str) -> Arguments:
         with naming(file):
             text = inputs.read_envelope(opened.read(documents.LARGEST))
-        return {"envelope": text, "associated_data": self._associated_data}
+        return {"envelope": text, **self._bound}
 
     def _ciphertext(self, opened: Source, file: str) -> Arguments:
         sealed, keyring = documents.read(opened.read(documents.LARGEST), Ciphertext, file)
@@ -184,7 +183,7 @@ class Decryption:
             "key_version": sealed.key_version,
             "algorithm": sealed.algorithm,
             "keyring": keyring,
-            "associated_data": self._associated_data,
+            **self._bound,
         }
 
 
@@ -244,6 +243,7 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
         ),
     ] = False,
     associated_data: AssociatedData = None,
+    key_context: KeyContext = None,
 ) -> None:
     """Encrypt files on this machine, each to FILE.pqk. The service does not see them.
 
@@ -257,11 +257,12 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
         )
     if associated_data is not None and not is_there:
         raise Refusal("--associated-data works only if the service encrypts", "add --envelope")
+    if key_context is not None and not is_there:
+        raise Refusal("--context works only if the service encrypts", "add --envelope")
     named = choice.Named(algorithm, key_version, keyring)
     with several(invocation, files, to) as tally:
         if is_there:
-            bound = None if associated_data is None else associated_data.encode()
-            wanted = Wanted(named, bound, is_envelope=envelope)
+            wanted = Wanted(named, _bound(associated_data, key_context), is_envelope=envelope)
             output = Output(to, SUFFIX, is_replaced=force)
             encrypt_by_service(tally, wanted, output)
             return
@@ -273,6 +274,14 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
                 _encrypt_here(tally, file, keys, to, force=force, armor=armor)
 
 
+def _bound(associated_data: str | None, context: str | None) -> Arguments:
+    """Return the arguments for what the data is bound to."""
+    return {
+        "associated_data": None if associated_data is None else associated_data.encode(),
+        "context": None if context is None else context.encode(),
+    }
+
+
 def decrypt(
     invocation: Invocation,
     files: InputFiles,
@@ -280,12 +289,13 @@ def decrypt(
     to: To = None,
     force: Force = False,
     associated_data: AssociatedData = None,
+    key_context: KeyContext = None,
 ) -> None:
     """Decrypt files from pqkeep encrypt: FILE.pqk to FILE.
 
     Standard output gets only authenticated data, but it is complete only if the status is 0.
     """
-    bound = None if associated_data is None else associated_data.encode()
+    bound = _bound(associated_data, key_context)
     with several(invocation, files, to) as tally:
         outputs: dict[str, str] = {}
         for file in files:

@@ -99,7 +99,7 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     DecryptionError: Ending(
         NOT_VERIFIED,
         "check that the file is complete and unchanged, that the key belongs to your tenant, "
-        "and that --associated-data is the same as when the file was written",
+        "and that --associated-data and --context are the same as when the file was written",
     ),
     UnwrappingError: Ending(
         NOT_VERIFIED,

@@ -150,6 +150,16 @@ AssociatedData = Annotated[
         show_default=False,
     ),
 ]
+KeyContext = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="TEXT",
+        help="The context of a keyring with derived keys, such as a customer's name. Decrypting "
+        "needs the same text.",
+        show_default=False,
+    ),
+]
 SignatureContext = Annotated[
     str | None,
     typer.Option(

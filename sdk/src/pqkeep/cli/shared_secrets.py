@@ -21,6 +21,7 @@ from pqkeep.cli.options import (
     AlgorithmOption,
     AssociatedData,
     Force,
+    KeyContext,
     KeyringOption,
     KeyVersion,
     OptionalInputFile,
@@ -155,7 +156,7 @@ def wrap(
         target.write(documents.written(wrapped, keyring))
 
 
-def data_key(
+def data_key(  # noqa: PLR0913 - an option each
     invocation: Invocation,
     *,
     secret: Annotated[
@@ -173,10 +174,12 @@ def data_key(
     algorithm: AlgorithmOption = None,
     keyring: KeyringOption = None,
     associated_data: AssociatedData = None,
+    key_context: KeyContext = None,
 ) -> None:
     """Make a random key for encryption by your program.
 
-    The output is JSON with the encrypted key, which unwrap reads; for ML-KEM-1024, decrypt.
+    The output is JSON with the encrypted key, which unwrap reads. For ML-KEM-1024 and
+    with --context, decrypt reads it.
     """
     if secret == STANDARD and to in {None, STANDARD}:
         raise Refusal(
@@ -198,6 +201,8 @@ def data_key(
             algorithm=algorithm,
             keyring=keyring,
             associated_data=None if associated_data is None else associated_data.encode(),
+            context=None if key_context is None else key_context.encode(),
+            format=None if key_context is None else "ciphertext",
         )
         target.write(documents.written(_encrypted(made), keyring))
         if secret_file is not None and made.plaintext is not None:

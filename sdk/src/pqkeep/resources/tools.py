@@ -24,7 +24,7 @@ class Tools(Generic[T_co]):
         one of SHA-3, such as ``SHA3-256``.
         """
         return post(
-            "/hash",
+            "/tools/hash",
             lambda response: response.binary("hash"),
             {"data": encoded(data), "hash_algorithm": hash_algorithm},
         )
@@ -32,4 +32,4 @@ class Tools(Generic[T_co]):
     @Operation
     def random(self, *, size: int | None = None) -> Call[bytes]:
         """Return random bytes of the key service: 32, or ``size``, at most 131,072."""
-        return post("/random", lambda response: response.binary("random"), {"size": size})
+        return post("/tools/random", lambda response: response.binary("random"), {"size": size})
