@@ -229,6 +229,22 @@ def test_delete_key(transit: Transit, key: str) -> None:
     assert key not in transit.list_keys()["data"]["keys"]
 
 
+def test_delete_key_without_the_scope(pqkeep: Any, name: str) -> None:
+    """An API key whose scopes do not name the deletion cannot allow it, or delete."""
+    token = pqkeep.new_token([{"operations": ["*"]}])
+    transit = pqkeep.client(token=token).secrets.transit
+    transit.create_key(name)
+    transit.update_key_configuration(name, deletion_allowed=False)
+    for call in (
+        lambda: transit.update_key_configuration(name, deletion_allowed=True),
+        lambda: transit.delete_key(name),
+    ):
+        with pytest.raises(Forbidden) as error:
+            call()
+        assert "delete-keyring" in refusal(error)
+    assert transit.read_key(name)["data"]["deletion_allowed"] is False
+
+
 def test_rotate_key(transit: Transit, key: str) -> None:
     """A rotation adds a version, which encrypts from then on; the old one still decrypts."""
     old = transit.encrypt_data(key, TEXT)["data"]["ciphertext"]

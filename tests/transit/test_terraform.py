@@ -154,11 +154,16 @@ def test_a_key_changes_and_is_destroyed(send: Send, name: str) -> None:
     assert (gone.status_code, gone.json()["errors"]) == (404, [])
 
 
-def test_a_destroyed_key_is_created_again(send: Send, name: str) -> None:
-    """A resource that was destroyed can be applied again under the same name."""
+def test_a_destroyed_key_is_created_again(server: Any, send: Send, name: str) -> None:
+    """OpenBao makes a new key; pqkeep, which has the old one still, restores it on request."""
     path = f"transit/keys/{name}"
     create(send, path, deletion_allowed=True)
     assert send("DELETE", path).status_code == 204
+    if server.is_pqkeep:
+        refused = send("PUT", path, {"type": "aes256-gcm96"})
+        assert refused.status_code == 400
+        assert "soft-delete-restore" in refused.json()["errors"][0]
+        assert send("PUT", f"{path}/soft-delete-restore", {}).status_code in {200, 204}
     data = create(send, path, deletion_allowed=True)
     assert difference(data, {"deletion_allowed": True}) == set()
 

@@ -168,6 +168,7 @@ class TransitKeys:
                 "name": keyring.name,
                 "minimum_decryption_version": decryption,
                 "minimum_encryption_version": encryption,
+                "deletion_allowed": call[_DELETION_ALLOWED],
                 "rotation_days": _days(call[_AUTO_ROTATE_PERIOD]),
             },
         )
@@ -315,7 +316,7 @@ def _data(keyring: Keyring, versions: Sequence[Key]) -> dict[str, object]:
     data: dict[str, object] = {
         "allow_plaintext_backup": False,
         "auto_rotate_period": DAY_SECONDS * (keyring.rotation_days or 0),
-        "deletion_allowed": False,
+        "deletion_allowed": keyring.deletion_allowed,
         "derived": key_type.derived,
         "exportable": False,
         "imported_key": any(key.imported is True for key in versions),

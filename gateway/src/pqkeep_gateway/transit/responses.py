@@ -22,6 +22,13 @@ _STATUS = {
 MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.DECRYPTION_FAILED: "cipher: message authentication failed",
     ErrorKind.ALGORITHM_MISMATCH: "cipher: message authentication failed",
+    ErrorKind.DELETION_DENIED: (
+        "deletion is not allowed for this key; set deletion_allowed in its config first"
+    ),
+    ErrorKind.KEYRING_DELETED: (
+        "a deleted key has this name: restore it with soft-delete-restore, or use another name until"
+        " its private keys are destroyed"
+    ),
     ErrorKind.VERSION_BELOW_MINIMUM: (
         "ciphertext or signature version is disallowed by policy (too old)"
     ),
