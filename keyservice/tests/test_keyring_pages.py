@@ -68,7 +68,7 @@ def _expected(stored: list[Keyring], request: ListKeyrings) -> list[str]:
 
 @BOTH
 async def test_every_page_equals_the_model(database: Database, sealer: Sealer) -> None:
-    """Prefix, label, names, limit and place choose what a filter in Python chooses."""
+    """Prefix, label, names, limit and place give the same result as a filter in Python."""
     tenant = TenantId(uuid4())
     stored = [
         Keyring(tenant, KeyringInfo(name, labels=LABELS[number % len(LABELS)]))

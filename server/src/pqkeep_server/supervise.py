@@ -159,7 +159,7 @@ class Supervisor:
 
     @property
     def lost(self) -> frozenset[str]:
-        """The programs that cannot run, by name, while others of their kind go on."""
+        """The programs that cannot run, by name, while others of their kind run."""
         return frozenset(program.name for program in self._lost)
 
     async def _reload_all(self) -> None:
