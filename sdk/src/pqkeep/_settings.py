@@ -94,7 +94,7 @@ class Settings:
     def of(cls, profile: Profile, timeout: float, retries: int) -> Self:
         """Return the settings of a profile alone. Raises ConfigurationError."""
         return cls(
-            url=_address(profile.url, "the profile's url"),
+            url=address(profile.url, "the profile's url"),
             api_key=_checked_key(_profile_key(profile) or "", _API_KEY),
             ca_file=profile.ca_file,
             compliance=profile_named(profile.compliance_profile),
@@ -121,14 +121,14 @@ class Settings:
             if any((base_url, api_key, ca_file, compliance_profile, allow_plain_http)):
                 raise ConfigurationError("a Profile object cannot be combined with other settings")
             return cls.of(profile, timeout, retries)
-        url = None if base_url is None else _address(base_url, _BASE_URL)
+        url = None if base_url is None else address(base_url, _BASE_URL)
         if url is None and (variable := environment("PQKEEP_URL")):
-            url = _address(variable, "PQKEEP_URL")
+            url = address(variable, "PQKEEP_URL")
         key = _environment_key() if api_key is None else _checked_key(api_key, _API_KEY)
         name = profile or environment("PQKEEP_PROFILE")
         stored = read_profile(name or DEFAULT) if name or url is None else None
         if stored is not None:
-            stored_url = _address(stored.url, "the profile's url")
+            stored_url = address(stored.url, "the profile's url")
             if key is None and url not in {None, stored_url}:
                 raise ConfigurationError(
                     "the profile's API key cannot be used with another address: name an API key, too"
@@ -153,7 +153,7 @@ class Settings:
         )
 
 
-def _address(given: str, source: str) -> str:
+def address(given: str, source: str) -> str:
     """Return a service's address without /api/v1. Raises ConfigurationError with the source's name."""
     text = given.strip(BLANK)
     form = f"{source} must be https:// or http://, a host and an optional path"

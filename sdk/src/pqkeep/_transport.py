@@ -4,7 +4,7 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -162,6 +162,20 @@ def _errors() -> Generator[None]:
         raise getattr(httpx2, type(error).__name__)(str(error)) from error
 
 
+def end_at(time: float) -> None:
+    """End the waits of this thread's exchanges at a monotonic time."""
+    _ends.at = time
+
+
+def timed_client(settings: Settings, headers: Mapping[str, str]) -> httpx2.Client:
+    """Return a client. ``end_at`` bounds each of its waits. Raises ConfigurationError."""
+    proxy = settings.proxy()
+    transport = _TimedPool(settings.tls(), None if proxy is None else httpx2.Proxy(proxy.url))
+    return httpx2.Client(
+        base_url=settings.url, headers=headers, trust_env=False, transport=transport
+    )
+
+
 class Transport:
     """A pool of connections to one service with one credential. Threads may share it."""
 
@@ -175,11 +189,7 @@ class Transport:
         """
         self._settings = settings
         self._on_wait = on_wait
-        proxy = settings.proxy()
-        transport = _TimedPool(settings.tls(), None if proxy is None else httpx2.Proxy(proxy.url))
-        self._http = httpx2.Client(
-            base_url=settings.url, headers=settings.headers(), trust_env=False, transport=transport
-        )
+        self._http = timed_client(settings, settings.headers())
 
     def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
         """Run one call, with retries. Raises PqkeepError."""
@@ -240,7 +250,7 @@ class Transport:
             on_wait(self._settings.url.removesuffix(API), attempts.left())
 
     def _attempt(self, exchange: Exchange[R]) -> R:
-        _ends.at = exchange.attempts.ends
+        end_at(exchange.attempts.ends)
         try:
             request = exchange.request(self._http)
             with (

@@ -199,6 +199,8 @@ class Keyring:
     """Whether each call that encrypts or decrypts needs a context."""
     deletion_allowed: bool = False
     """Whether API keys with a scope that names ``delete-keyring`` may delete it."""
+    transit_type: str | None = None
+    """The key type that clients of Vault Transit see. None: they cannot use the keyring."""
     archive_at: datetime | None = None
     """The time at which the keys of a deleted keyring are destroyed. None if it is not deleted."""
 

@@ -23,7 +23,15 @@ app()
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("encrypt", "--help"), ("keys", "--help"), ("--version",), ()]
+    "arguments",
+    [
+        ("--help",),
+        ("encrypt", "--help"),
+        ("keys", "--help"),
+        ("transit", "--help"),
+        ("--version",),
+        (),
+    ],
 )
 def test_help_loads_little(arguments: tuple[str, ...]) -> None:
     """Help loads neither HTTP nor cryptography nor tables."""

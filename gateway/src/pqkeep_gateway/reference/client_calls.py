@@ -153,7 +153,7 @@ CALLS: Mapping[str, ClientCall] = {
         "keyrings.create",
         _shown("keyring"),
         _NAME,
-        _SETTINGS | _same("first_version", "derived"),
+        _SETTINGS | _same("first_version", "derived", "transit_type"),
     ),
     "list_keyrings": ClientCall(
         "keyrings.list",

@@ -27,6 +27,7 @@ from pqkeep.cli import (
     signing,
     status,
     tenants,
+    transit,
 )
 from pqkeep.cli.command import Program, options_before_commands
 from pqkeep.cli.status import installed_version
@@ -46,7 +47,7 @@ re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
 macs.add_to(app)
-for group in (keys, keyrings, api_keys, tenants, audit):
+for group in (keys, keyrings, api_keys, tenants, audit, transit):
     app.add_typer(group.app)
 
 

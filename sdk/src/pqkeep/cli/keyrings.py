@@ -170,6 +170,14 @@ def create(  # noqa: PLR0913 - an option each
     ] = None,
     derived: Derived = False,
     deletion_allowed: DeletionAllowed = None,
+    transit_type: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Let clients of Vault Transit use it as a key of this type, such as aes256-gcm96.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Create a keyring without keys."""
     labels = _labels(label)
@@ -185,6 +193,7 @@ def create(  # noqa: PLR0913 - an option each
             first_version=first_version,
             derived=derived or None,
             deletion_allowed=deletion_allowed,
+            transit_type=transit_type,
         )
     _show(invocation, made)
 

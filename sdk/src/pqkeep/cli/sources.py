@@ -89,6 +89,10 @@ class Source:
             self._progress.advance(len(part))
         return b"".join(parts)
 
+    def is_same_file(self, status: os.stat_result) -> bool:
+        """Return whether a status is that of the file that is read."""
+        return os.path.samestat(os.fstat(self._file.fileno()), status)
+
     def first(self, size: int) -> bytes:
         """Return the first bytes without removing them.
 

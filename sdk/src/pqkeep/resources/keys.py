@@ -316,11 +316,14 @@ class Keyrings(Generic[T_co]):
         first_version: int | None = None,
         derived: bool | None = None,
         deletion_allowed: bool | None = None,
+        transit_type: str | None = None,
     ) -> Call[Keyring]:
         """Create a keyring without keys. Without ``purposes``, its keys are for all purposes.
 
         ``first_version`` is the lowest version number of its keys, at most 100,000. With
-        ``derived`` they encrypt and decrypt only, each call with a context. Neither can be changed.
+        ``derived`` they encrypt and decrypt only, each call with a context. ``transit_type`` is
+        the key type that clients of Vault Transit see, such as ``aes256-gcm96``. None of these can
+        be changed.
         """
         body = _settings(
             description,
@@ -332,7 +335,12 @@ class Keyrings(Generic[T_co]):
             minimum_encryption_version,
             deletion_allowed=deletion_allowed,
         )
-        new = {"name": name, "first_version": first_version, "derived": derived}
+        new = {
+            "name": name,
+            "first_version": first_version,
+            "derived": derived,
+            "transit_type": transit_type,
+        }
         return change("/kms/keyrings", _keyring, {**new, **body})
 
     @Operation
@@ -465,5 +473,6 @@ def _keyring(data: Data) -> Keyring:
         first_version=data.integer("first_version"),
         derived=data.flag("derived"),
         deletion_allowed=data.flag("deletion_allowed"),
+        transit_type=data.text_or_none("transit_type"),
         archive_at=data.time_or_none("archive_at"),
     )
