@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET, structs
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.principals import AnonymousPrincipal
 from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.api.keyrings import EXAMPLE as KEYRING
+from pqkeep_gateway.api.keyrings import Keyrings
+from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden, too_many, unavailable
 from pqkeep_gateway.http.field import FieldError
 from pqkeep_gateway.transit.fields import NAME, boolean, duration, integer, text, version
 from pqkeep_gateway.transit.key_types import ALGORITHM_OF, KeyType, stored_type
+from pqkeep_gateway.transit.keys import TransitKeys
+from pqkeep_gateway.transit.operations import Operations
 from pqkeep_gateway.transit.responses import MESSAGES, TransitError, error_response, not_found
 from pqkeep_gateway.transit.routes import read_credential
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import MAX_KEY_VERSION
+from pqkeep_protocol.messages import Attribution
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -168,3 +178,49 @@ def test_the_credential_of_a_request(sent: dict[bytes, bytes], read: bytes) -> N
     assert b"cookie" not in found
     assert read_credential(found, Permission.USE_KEYS) == found
     assert b"x-api-key" not in read_credential(sent, Permission.PUBLIC)
+
+
+class _Listed:
+    """Operations with many keyrings, on pages."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.further = 0
+
+    async def run(self, name: str, call: ApiCall, values: Mapping[str, Any]) -> Keyrings:
+        """Return the page that a list asks for."""
+        assert name == "list_keyrings"
+        left = [name for name in self._names if name > (values["after"] or "")]
+        page = left[: values["limit"]]
+        keyrings = tuple(structs.replace(TYPED, name=name) for name in page)
+        following = page[-1] if len(left) > len(page) else UNSET
+        return Keyrings(keyrings=keyrings, total=len(self._names), next=following)
+
+    async def count_further_request(self, call: ApiCall) -> None:
+        """Count a page."""
+        self.further += 1
+
+
+TYPED = structs.replace(KEYRING, transit_type="aes256-gcm96")
+NAMES = [f"key-{number:05}" for number in range(2_500)]
+
+
+@pytest.mark.parametrize(
+    ("query", "listed", "further"),
+    [
+        ({}, NAMES, 2),
+        ({"after": NAMES[1_499]}, NAMES[1_500:], 0),
+        ({"limit": "10"}, NAMES[:10], 0),
+        ({"limit": 1_001}, NAMES[:1_001], 1),
+        ({"limit": -1}, NAMES, 2),
+    ],
+)
+async def test_long_lists(query: dict[str, object], listed: list[str], further: int) -> None:
+    """A list has all names, and each page after the first counts as a request."""
+    operations = _Listed(NAMES)
+    call = ApiCall(
+        principal=AnonymousPrincipal(), attribution=Attribution("id", "", ""), values=query
+    )
+    response = await TransitKeys(cast("Operations", operations)).list_(call)
+    assert json.loads(response.body)["data"]["keys"] == listed
+    assert operations.further == further

@@ -332,6 +332,47 @@ def test_a_key_is_deleted_and_restored_by_people_too(
     assert _data(ask("POST", f"transit/decrypt/{name}", decrypting))["plaintext"] == "QUJD"
 
 
+@pytest.fixture(scope="module")
+def deleting(installation: Installation, tenant: Caller) -> Iterator[Ask]:
+    """Send a request with an API key that may do everything, and delete keys."""
+    body = {"scopes": [{"operations": ["*", "delete-keyring"]}]}
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = installation.operator().post(path, body, status=201)
+    with _asking(installation, made["api_key"], verify=TLS) as asking:
+        yield asking
+
+
+@pytest.mark.threat("stolen-api-key")
+def test_a_key_is_deleted_where_both_allow_it(ask: Ask, deleting: Ask, name: str) -> None:
+    """DELETE needs a scope that names it, and a key that allows it, which needs the scope too."""
+    path = f"transit/keys/{name}"
+    assert "delete-keyring" in _refusal(ask("DELETE", path), 403)
+    assert "delete-keyring" in _refusal(ask("DELETE", f"{path}/soft-delete"), 403)
+    assert ask("POST", f"{path}/config", {"deletion_allowed": True}).status_code == 403
+    assert _data(ask("POST", f"{path}/config", {"deletion_allowed": False}))
+    for method in (path, f"{path}/soft-delete"):
+        refused = _refusal(deleting("DELETE", method))
+        assert refused.startswith("deletion is not allowed for this key")
+    allowed = _data(deleting("POST", f"{path}/config", {"deletion_allowed": "true"}))
+    assert allowed["deletion_allowed"] is True
+    assert ask("DELETE", path).status_code == 403
+    deleted = deleting("DELETE", path)
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert "content-length" not in deleted.headers
+    assert deleting("GET", path).status_code == 404
+    assert "not found" in _refusal(deleting("DELETE", path))
+    assert deleting("DELETE", f"{path}/soft-delete").status_code == 204
+
+
+def test_a_key_is_deleted_softly(deleting: Ask, name: str) -> None:
+    """The response of a soft deletion is the key as it was."""
+    path = f"transit/keys/{name}"
+    before = _data(deleting("POST", f"{path}/config", {"deletion_allowed": True}))
+    deleted = _data(deleting("DELETE", f"{path}/soft-delete"))
+    assert deleted == {**before, "soft_deleted": True}
+    assert deleting("GET", path).status_code == 404
+
+
 def test_a_key_that_was_created_again_with_another_type(
     tenant: Caller, ask: Ask, new_person: Callable[..., Caller], name: str
 ) -> None:

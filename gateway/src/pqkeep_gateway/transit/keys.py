@@ -170,6 +170,7 @@ class TransitKeys:
                 "minimum_encryption_version": encryption,
                 "deletion_allowed": call[_DELETION_ALLOWED],
                 "rotation_days": _days(call[_AUTO_ROTATE_PERIOD]),
+                "deletion_allowed": call[_DELETION_ALLOWED],
             },
         )
         return await self._shown(call)
@@ -226,6 +227,7 @@ class TransitKeys:
             if not isinstance(page.next, str) or 0 < limit <= len(names):
                 break
             after = page.next
+            await self._operations.count_further_request(call)
         if not names:
             raise not_found()
         return success(call, {"keys": names[:limit] if limit > 0 else names})

@@ -119,6 +119,10 @@ class Operations:
                     return await self.run_items(name, call, now, items)
         return outcomes
 
+    async def count_further_request(self, call: ApiCall) -> None:
+        """Count one more request of a call that needs many. Raises RateLimitedError."""
+        await self.admission.count_items(call.tenant, 2)
+
     async def key_type(self, call: ApiCall, operation: Operation) -> KeyType:
         """Return the type of the call's key, for an operation that the caller may do with it.
 
