@@ -170,7 +170,6 @@ class TransitKeys:
                 "minimum_encryption_version": encryption,
                 "deletion_allowed": call[_DELETION_ALLOWED],
                 "rotation_days": _days(call[_AUTO_ROTATE_PERIOD]),
-                "deletion_allowed": call[_DELETION_ALLOWED],
             },
         )
         return await self._shown(call)
