@@ -290,8 +290,12 @@ def test_each_item_counts_once(new_tenant: NewTenant, connect: Callable[[str], T
     assert used() == 5
     transit.data("encrypt/orders", {"plaintext": TEXT})
     assert used() == 6
-    status, _ = transit.ask("encrypt/orders", {"batch_input": [{"plaintext": TEXT}] * 5000})
-    assert status in {400, 429}
+    batches: tuple[list[Any], ...] = ([{"plaintext": TEXT}] * 5000, [{}] * 1_000_000)
+    for many in batches:
+        for path in ("encrypt/orders", "decrypt/orders", "sign/orders"):
+            status, answer = transit.ask(path, {"batch_input": many})
+            assert status in {400, 429}
+            assert "batch_results" not in json.dumps(answer)[:2000]
     assert used() == 6
 
 

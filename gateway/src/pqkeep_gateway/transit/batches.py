@@ -109,16 +109,18 @@ class Task(NamedTuple):
     """Whether a refused item of a batch changes the status of the response."""
 
 
-def items_of(call: ApiCall) -> Sequence[Reader]:
+async def items_of(operations: Operations, call: ApiCall) -> Sequence[Reader]:
     """Return the items of a request: those of its batch, or the request itself.
 
-    Raises FieldError, and TransitError for an empty batch.
+    The rate limit counts each item once, before anything is done for it. Raises FieldError,
+    TransitError for an empty batch, and the errors of ``Admission.count_items``.
     """
     batch = call[BATCH_INPUT]
     if batch is None:
         return (Reader(call.values),)
     if not batch:
         raise TransitError("missing batch input to process")
+    await operations.admission.count_items(call.tenant, len(batch))
     return tuple(map(Reader, batch))
 
 

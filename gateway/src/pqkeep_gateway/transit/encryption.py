@@ -88,7 +88,7 @@ class TransitEncryption:
     async def encrypt(self, call: ApiCall) -> Document:
         """Encrypt plaintexts. A key that does not exist is created, if the caller may do that."""
         check_status(call)
-        items = items_of(call)
+        items = await items_of(self._operations, call)
         has_context = _contexts(call, items)
         try:
             key_type = await self._operations.key_type(call, Operation.ENCRYPT)
@@ -103,7 +103,7 @@ class TransitEncryption:
     async def decrypt(self, call: ApiCall) -> Document:
         """Decrypt ciphertexts of encrypt."""
         check_status(call)
-        items = items_of(call)
+        items = await items_of(self._operations, call)
         _contexts(call, items)
         key_type = await self._type(call, Operation.DECRYPT, "decryption")
         failed = {"plaintext": ""}
@@ -112,7 +112,7 @@ class TransitEncryption:
 
     async def rewrap(self, call: ApiCall) -> Document:
         """Encrypt the content of ciphertexts again, with the key's latest version."""
-        items = items_of(call)
+        items = await items_of(self._operations, call)
         _contexts(call, items)
         key_type = await self._type(call, Operation.RE_ENCRYPT, "encryption")
         words = {**_WRITING, **_READING}

@@ -91,8 +91,8 @@ class Operations:
     ) -> Sequence[Data | ApiError]:
         """Run an operation with the call's key for each item; return their data or errors.
 
-        ``name``: that of the endpoint for one item. The rate limit and the quota count each item
-        once. Raises ApiError, with nothing done, if the limits do not have room for all.
+        ``name``: that of the endpoint for one item. The quota counts each item once; the caller
+        counts them against the rate limit. Raises ApiError.
         """
         endpoint = self._endpoints[f"{name}_batch"]
         if endpoint.outcomes is None:
@@ -101,7 +101,6 @@ class Operations:
         values: Mapping[str, object] = {}
         try:
             self._pipeline.check_access(endpoint, call.principal, _BY_API_KEY)
-            await self.admission.count_items(call.tenant, len(items))
             for first in range(0, len(items), MAX_ITEMS):
                 values = {
                     "items": items[first : first + MAX_ITEMS],

@@ -82,7 +82,7 @@ class TransitSigning:
 
     async def sign(self, call: ApiCall) -> Document:
         """Sign inputs, or the digests that they are if the request says prehashed."""
-        items = items_of(call)
+        items = await items_of(self._operations, call)
         hash_algorithm = _hash_of(call)
         operation = Operation.SIGN_HASH if hash_algorithm else Operation.SIGN
         key_type = await self._type(call, operation, "signing key not found")
@@ -100,7 +100,7 @@ class TransitSigning:
 
     async def verify(self, call: ApiCall) -> Document:
         """Verify signatures, or MACs of HMAC keys. An invalid one is a result, not an error."""
-        items = items_of(call)
+        items = await items_of(self._operations, call)
         fields = (_SIGNATURE, _HMAC, _CMAC)
         given = {field.name for item in items for field in fields if item[field]}
         if call[BATCH_INPUT] is not None and (
@@ -147,7 +147,7 @@ class TransitSigning:
 
     async def hmac(self, call: ApiCall) -> Document:
         """Compute MACs of inputs."""
-        items = items_of(call)
+        items = await items_of(self._operations, call)
         key_type = await self._mac_type(call, Operation.COMPUTE_MAC)
 
         def prepare(item: Reader, _: KeyType) -> Mapping[str, object]:
