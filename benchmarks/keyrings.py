@@ -27,7 +27,7 @@ from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import API, RATE, RESPONSE_SECONDS, ask, service
 
-COUNTS = (100, 1_000, 10_000, 100_000)
+COUNTS = (1_000, 10_000, 100_000)
 TIMES = 50
 WRITERS = 16
 PASSWORD = "the horse prefers oats"  # noqa: S105 - of the test account

@@ -181,3 +181,38 @@ async def test_the_count_follows_creations_and_their_refusals(caller: Caller, sq
     full = CreateKeyring(tenant=caller.tenant, keyring="c", quota=3)
     assert await caller.refusal(full) is ErrorKind.KEYRING_QUOTA_REACHED
     assert sql("SELECT keyrings FROM keyring_counts") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "page", [{}, {"after": "k00050"}, {"prefix": "k0000"}, {"deleted": True, "prefix": "k0000"}]
+)
+async def test_a_page_costs_the_same_with_many_keyrings(
+    database: Database, sealer: Sealer, page: dict[str, Any]
+) -> None:
+    """SQLite takes as many steps for a page of 2,000 keyrings as for one of 200."""
+    tenant = TenantId(uuid4())
+    request = ListKeyrings(tenant=tenant, limit=10, **page)
+
+    def add(connection: Any, first: int, last: int) -> None:
+        for number in range(first, last):
+            insert_keyring(connection, sealer, Keyring(tenant, KeyringInfo(f"k{number:05}")))
+
+    def steps(connection: Any) -> int:
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        driver = connection.connection.driver_connection
+        driver.set_progress_handler(count, 1)
+        find_keyring_page(connection, sealer, request)
+        driver.set_progress_handler(None, 1)
+        return counted
+
+    await database.write(add, 0, 200)
+    few = await database.read(steps)
+    await database.write(add, 200, 2_000)
+    many = await database.read(steps)
+    assert 0 < many < few * 1.2

@@ -5,7 +5,7 @@ either. Rare kinds of records have their own indexes: see RARE in schema.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -337,12 +337,19 @@ def newest_keyring_revisions(
 
     ``conditions`` limit the records by their keyring.
     """
+    return dict(map(tuple, connection.execute(recorded_keyring_revisions(tenant, *conditions))))
+
+
+def recorded_keyring_revisions(
+    tenant: TenantId, *conditions: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
+    """Return the query of ``newest_keyring_revisions``, with columns keyring and revision."""
     columns = AUDIT_RECORDS.c
-    query = sa.select(columns.keyring, sa.func.max(columns.keyring_revision)).where(
+    revision = sa.func.max(columns.keyring_revision).label("revision")
+    query = sa.select(columns.keyring, revision).where(
         columns.tenant_id == str(tenant),
         columns.algorithm.is_(None),
         columns.keyring.is_not(None),
         columns.keyring_revision.is_not(None),
     )
-    query = query.where(*conditions)
-    return dict(map(tuple, connection.execute(query.group_by(columns.keyring))))
+    return query.where(*conditions).group_by(columns.keyring)

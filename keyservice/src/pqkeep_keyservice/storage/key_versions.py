@@ -46,11 +46,12 @@ from pqkeep_protocol.keys import (
 from pqkeep_protocol.messages import Idempotency, ListKeys
 
 IS_DELETED = sa.and_(
-    KEYRINGS.c.name != DEFAULT_KEYRING,
+    KEYRINGS.c.name != sa.literal_column(f"'{DEFAULT_KEYRING}'"),
     KEYRINGS.c.destruction.is_not(None),
-    KEYRINGS.c.destruction != DestructionState.CANCELLED,
+    KEYRINGS.c.destruction != sa.literal_column(f"'{DestructionState.CANCELLED}'"),
 )
-"""The condition for deleted keyrings, including those that are gone."""
+"""The condition for deleted keyrings, including those that are gone. The partial index
+``deleted_keyrings`` needs it without parameters."""
 _NAME = ("tenant_id", "keyring", "algorithm")
 
 
@@ -114,7 +115,6 @@ def find_key_page(connection: sa.Connection, request: ListKeys) -> KeyPage:
     Nothing is authenticated: the caller loads each key.
     """
     deleted = sa.select(KEYRINGS.c.name).where(
-        KEYRINGS.c.destruction_at_us.is_not(None),
         KEYRINGS.c.tenant_id == request.tenant,
         IS_DELETED,
     )

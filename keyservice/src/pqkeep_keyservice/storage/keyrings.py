@@ -18,7 +18,7 @@ from pqkeep_keyservice.keys.key_versions import microseconds
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
-from pqkeep_keyservice.ledger.search import newest_keyring_revisions
+from pqkeep_keyservice.ledger.search import newest_keyring_revisions, recorded_keyring_revisions
 from pqkeep_keyservice.storage.key_versions import IS_DELETED, loaded_time, set_due, stored_time
 from pqkeep_keyservice.storage.schema import KEYRING_COUNTS, KEYRINGS
 from pqkeep_protocol.keyrings import KeyringInfo
@@ -95,15 +95,34 @@ def find_keyring_page(
     if has_virtual and (request.after is None or request.after < DEFAULT_KEYRING):
         found.append(default_keyring(request.tenant))
         found.sort(key=_keyring_name)
-    if request.prefix or request.deleted or request.label or request.names is not None:
-        counted = connection.execute(sa.select(sa.func.count()).where(matches)).scalar_one()
-        total = counted + has_virtual
-    else:
-        total = _count(connection, request.tenant) - _count_deleted(connection, request.tenant)
+    total = _total(connection, request, matches, has_virtual=has_virtual)
     page = tuple(found[: request.limit])
     has_more = len(found) > len(page)
     _require_newest(connection, request, page[-1].info.name if has_more else None)
     return KeyringPage(page, total, has_more)
+
+
+def _total(
+    connection: sa.Connection,
+    request: ListKeyrings,
+    matches: sa.ColumnElement[bool],
+    *,
+    has_virtual: bool,
+) -> int:
+    """Return the number of matches on all pages. Only a search by label reads the rows."""
+    named = (KEYRINGS.c.tenant_id == request.tenant, *_names(KEYRINGS.c.name, request))
+    if request.deleted or request.label is not None:
+        return _count_rows(connection, matches) + has_virtual
+    if request.prefix or request.names is not None:
+        rows = _count_rows(connection, *named) - _count_rows(connection, *named, IS_DELETED)
+        return rows + has_virtual
+    deleted = _count_rows(connection, *named, IS_DELETED, _IS_OPEN)
+    return _count(connection, request.tenant) - deleted
+
+
+def _count_rows(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> int:
+    query = sa.select(sa.func.count()).select_from(KEYRINGS).where(*conditions)
+    return connection.execute(query).scalar_one()
 
 
 def _names(column: sa.Column[str], request: ListKeyrings) -> Iterator[sa.ColumnElement[bool]]:
@@ -153,14 +172,16 @@ def _require_newest(
         if last is not None:
             yield column <= last
 
-    recorded = newest_keyring_revisions(
-        connection, request.tenant, *of_page(AUDIT_RECORDS.c.keyring)
+    recorded = recorded_keyring_revisions(
+        request.tenant, *of_page(AUDIT_RECORDS.c.keyring)
+    ).subquery()
+    is_same = sa.and_(KEYRINGS.c.tenant_id == request.tenant, KEYRINGS.c.name == recorded.c.keyring)
+    older = (
+        sa.select(recorded.c.keyring)
+        .outerjoin(KEYRINGS, is_same)
+        .where(sa.func.coalesce(KEYRINGS.c.revision, 0) < recorded.c.revision)
     )
-    stored = sa.select(KEYRINGS.c.name, KEYRINGS.c.revision).where(
-        KEYRINGS.c.tenant_id == request.tenant, *of_page(KEYRINGS.c.name)
-    )
-    revisions = {row.name: row.revision for row in connection.execute(stored)}
-    if any(revisions.get(name, 0) < revision for name, revision in recorded.items()):
+    if connection.execute(older.limit(1)).first() is not None:
         raise DamagedKeyError(_OLDER)
 
 
@@ -306,14 +327,6 @@ def _count(connection: sa.Connection, tenant: TenantId) -> int:
     """Return the number of a tenant's keyrings, including the default one."""
     counted = sa.select(KEYRING_COUNTS.c.keyrings).where(KEYRING_COUNTS.c.tenant_id == tenant)
     return 1 + (connection.execute(counted).scalar() or 0)
-
-
-def _count_deleted(connection: sa.Connection, tenant: TenantId) -> int:
-    """Return the number of a tenant's deleted keyrings that can be restored."""
-    query = sa.select(sa.func.count()).where(
-        KEYRINGS.c.destruction_at_us.is_not(None), KEYRINGS.c.tenant_id == tenant
-    )
-    return connection.execute(query.where(IS_DELETED, _IS_OPEN)).scalar_one()
 
 
 def _add_to_count(connection: sa.Connection, tenant: TenantId, number: int) -> None:

@@ -84,6 +84,16 @@ def _create_key_tables() -> None:
         sa.Column("destruction_at_us", sa.BigInteger, nullable=True, index=True),
         sa.Column("mac", sa.LargeBinary, nullable=False),
     )
+    is_deleted = sa.text(
+        "name <> 'default' AND destruction IS NOT NULL AND destruction <> 'cancelled'"
+    )
+    op.create_index(
+        "deleted_keyrings",
+        "keyrings",
+        ["tenant_id", "name", "destruction"],
+        sqlite_where=is_deleted,
+        postgresql_where=is_deleted,
+    )
     op.create_table(
         "keyring_counts",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
