@@ -20,6 +20,7 @@ from pqkeep_protocol.messages import (
     CreateKeyring,
     Decapsulate,
     Decrypt,
+    DeleteKeyring,
     DisableKey,
     EnableKey,
     Encapsulate,
@@ -37,6 +38,7 @@ from pqkeep_protocol.messages import (
     ListKeys,
     ListPublicKeys,
     ReEncrypt,
+    RestoreKeyring,
     RetireKey,
     RotateKey,
     ScheduleArchive,
@@ -81,11 +83,12 @@ class Recorded:
         outcome: str = "success",
         *,
         done: Operation | None = None,
-        policy: str | None = None,
+        policy: str | Callable[[Any], str] | None = None,
     ) -> Any:
         """Check the outcome and version of a request's record. Return the result, if any.
 
-        ``done`` and ``policy`` replace the request's own operation and policy in the record.
+        ``done`` and ``policy`` replace the request's own operation and policy in the record. A
+        function of the result can return the policy.
         """
         (before,) = self._sql(COUNT)[0]
         started = time.time_ns() // 1000
@@ -106,7 +109,7 @@ class Recorded:
                 outcome,
                 self._attribution.request_id,
                 self._attribution.source_address,
-                policy or self._attribution.policy,
+                (policy(result) if callable(policy) else policy) or self._attribution.policy,
             )
         ]
         ((recorded,),) = self._sql("SELECT max(recorded_at_us) FROM audit_records")
@@ -132,6 +135,19 @@ async def use_symmetric_keys(recorded: Recorded) -> None:
     named["version"] = KeyVersion(1)
     verify = VerifyMac(**named, algorithm=mac_of, message=SECRET, mac=mac.mac)
     await recorded.ask(verify, 1)
+
+
+async def use_keyring(recorded: Recorded, cards: dict[str, Any]) -> None:
+    """Make, change, delete and restore a keyring."""
+
+    def at(deleted: Any) -> str:
+        return f"at-{deleted.keyring.archive_at:%Y-%m-%dT%H:%M:%SZ}"
+
+    for ask in (CreateKeyring, UpdateKeyring, GetKeyring, ListKeyrings):
+        await recorded.ask(ask(**cards), None)
+    delete = DeleteKeyring(**cards, days=7, only_if_allowed=False)
+    await recorded.ask(delete, None, policy=at)
+    await recorded.ask(RestoreKeyring(**cards), None)
 
 
 async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
@@ -178,8 +194,7 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     await recorded.ask(destroy, None, policy=f"at-{at:%Y-%m-%dT%H:%M:%SZ}")
     await recorded.ask(CancelDestruction(tenant=recorded.tenant), None)
     cards: dict[str, Any] = {"tenant": recorded.tenant, "keyring": "cards"}
-    for ask in (CreateKeyring, UpdateKeyring, GetKeyring, ListKeyrings):
-        await recorded.ask(ask(**cards), None)
+    await use_keyring(recorded, cards)
     imported: dict[str, Any] = {**cards, "algorithm": SIGNATURE}
     issued = await recorded.ask(GetImportKey(**imported), None)
     wrapped_key = wrap(issued, made_elsewhere(SIGNATURE)[0])
