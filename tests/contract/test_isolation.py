@@ -52,6 +52,8 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /billing/limits",
             "GET /auth/providers",
             "GET /billing/plans",
+            "POST /tools/hash",
+            "POST /tools/random",
         ),
         200,
     ),
