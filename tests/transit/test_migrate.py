@@ -78,8 +78,17 @@ def test_ten_thousand_ciphertexts_move_once(
         "PQKEEP_API_KEY": server.token,
         "VAULT_TOKEN": original.token,
     }
-    words = [PQKEEP, "transit", "migrate", source, "--from", original.address, "--key", KEY]
-    command = [*words, "--to", output, "--quiet"]
+    words: list[str | Path] = [
+        PQKEEP,
+        "transit",
+        "migrate",
+        source,
+        "--from",
+        original.address,
+        "--key",
+        KEY,
+    ]
+    command: list[str | Path] = [*words, "--to", output, "--quiet"]
     for lines in INTERRUPTED_AT:
         with subprocess.Popen(command, env=environment, cwd=tmp_path) as process:
             deadline = time.monotonic() + START_SECONDS
