@@ -13,15 +13,19 @@ from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
+    CiphertextFormat,
+    ComputeMac,
     Decapsulate,
     Decrypt,
     Encapsulate,
     Encrypt,
+    GenerateDataKey,
     GenerateKey,
     GetActiveKey,
     GetKey,
@@ -36,6 +40,7 @@ from pqkeep_protocol.messages import (
     Unwrap,
     Verify,
     VerifyHash,
+    VerifyMac,
     Wrap,
 )
 
@@ -81,13 +86,23 @@ class Caller:
         ]
         operations = ALGORITHMS[self.algorithm].operations
         if Operation.ENCRYPT in operations:
-            encrypt, encapsulate = Encrypt(**active, plaintext=b"text"), Encapsulate(**one)
-            blob, capsule = await self.ask(keys, encrypt), await self.ask(keys, encapsulate)
-            requests += [encrypt, Encrypt(**one, plaintext=b"text"), encapsulate]
-            requests += [
-                Decrypt(**one, ciphertext=blob.ciphertext),
-                Decapsulate(**one, kem_ciphertext=capsule.kem_ciphertext),
-            ]
+            encrypt, data_key = (
+                Encrypt(**active, plaintext=b"text"),
+                GenerateDataKey(
+                    **active, size=32, plaintext=True, format=CiphertextFormat.CIPHERTEXT
+                ),
+            )
+            blob = await self.ask(keys, encrypt)
+            requests += [encrypt, Encrypt(**one, plaintext=b"text"), data_key]
+            requests.append(Decrypt(**one, ciphertext=blob.ciphertext))
+        if Operation.ENCAPSULATE in operations:
+            encapsulate = Encapsulate(**one)
+            capsule = await self.ask(keys, encapsulate)
+            requests += [encapsulate, Decapsulate(**one, kem_ciphertext=capsule.kem_ciphertext)]
+        if Operation.COMPUTE_MAC in operations:
+            compute = ComputeMac(**active, message=b"text")
+            made = await self.ask(keys, compute)
+            requests += [compute, VerifyMac(**one, message=b"text", mac=made.mac)]
         if Operation.WRAP in operations:
             wrap = Wrap(**one, symmetric_key=bytearray(32))
             wrapped = await self.ask(keys, wrap)
@@ -106,8 +121,8 @@ class Caller:
 
 
 def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
-    """Return the public key of a key pair from outside."""
-    scheme = KEMS.get(algorithm) or SCHEMES[algorithm]
+    """Return the public key, or the check value, of a key from outside."""
+    scheme = KEMS.get(algorithm) or SYMMETRIC.get(algorithm) or SCHEMES[algorithm]
     return scheme.generate().public_bytes()
 
 
