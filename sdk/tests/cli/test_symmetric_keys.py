@@ -58,6 +58,9 @@ def test_the_cipher_works_in_the_service(command: Command, tenant: Client) -> No
     refused = command("keys", "public-key", "XAES-256-GCM")
     assert (refused.status, "no public half" in refused.err) == (2, True)
     assert "fingerprint" in str(command("keys", "show", "XAES-256-GCM").out)
+    assert "fingerprint" in str(command("keys", "rotate", "XAES-256-GCM").out)
+    refused = command("keys", "import", "XAES-256-GCM", "file")
+    assert (refused.status, "only the service makes its keys" in refused.err) == (2, True)
 
 
 def test_a_context(command: Command) -> None:

@@ -24,6 +24,7 @@ ENCRYPTING = (
     Algorithm.XAES_256_GCM,
 )
 AUTHENTICATING = (Algorithm.HMAC_SHA_256, Algorithm.HMAC_SHA_512)
+SYMMETRIC = frozenset({Algorithm.XAES_256_GCM, *AUTHENTICATING})
 SIGNING = frozenset(Algorithm) - frozenset(ENCRYPTING) - frozenset(AUTHENTICATING)
 
 

@@ -124,6 +124,11 @@ def import_private_key(
         wrap,
     )
 
+    if algorithm in choice.SYMMETRIC:
+        raise Refusal(
+            f"{algorithm} is symmetric: only the service makes its keys",
+            f"generate one: pqkeep keys generate {algorithm}",
+        )
     data = whole(file, invocation, LARGEST_PRIVATE_KEY, "name a file with a private key")
     with naming(file):
         private_key = read_private_key(data, algorithm)
@@ -398,7 +403,8 @@ def _show(invocation: Invocation, key: Key) -> None:
 def _facts(invocation: Invocation, key: Key) -> dict[str, Any]:
     if invocation.is_json:
         return asdict(key)
-    return {name: getattr(key, name) for name in _columns(key)}
+    facts = {name: getattr(key, name) for name in _columns(key)}
+    return facts if key.fingerprint is None else {**facts, "fingerprint": key.fingerprint}
 
 
 def _columns(*keys: Key) -> dict[str, str]:

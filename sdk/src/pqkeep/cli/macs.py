@@ -13,10 +13,10 @@ from pqkeep.cli.failures import NOT_VERIFIED, Refusal, about
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
-    AlgorithmOption,
     Force,
     KeyringOption,
     KeyVersion,
+    MacAlgorithmOption,
     OptionalInputFile,
     To,
 )
@@ -42,7 +42,7 @@ def mac(
     *,
     to: To = None,
     force: Force = False,
-    algorithm: AlgorithmOption = None,
+    algorithm: MacAlgorithmOption = None,
     key_version: KeyVersion = None,
     keyring: KeyringOption = None,
 ) -> None:
@@ -85,7 +85,11 @@ def verify_mac(
             keyring=keyring,
         )
     if not is_right:
-        raise Refusal("the MAC is not the file's", "name the file as it was", NOT_VERIFIED)
+        raise Refusal(
+            "the MAC is not the file's",
+            "name the file that the MAC was computed from",
+            NOT_VERIFIED,
+        )
     show_facts(
         invocation,
         {"valid": True, "algorithm": document.algorithm, "key_version": document.key_version},

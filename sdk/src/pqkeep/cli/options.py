@@ -17,6 +17,10 @@ def _algorithms() -> list[str]:
     return [algorithm.value for algorithm in Algorithm]
 
 
+def _mac_algorithms() -> list[str]:
+    return [Algorithm.HMAC_SHA_256.value, Algorithm.HMAC_SHA_512.value]
+
+
 def _hash_algorithms() -> list[str]:
     return [algorithm.value for algorithm in HashAlgorithm]
 
@@ -80,6 +84,17 @@ AlgorithmOption = Annotated[
         metavar="NAME",
         help="An algorithm, such as X-Wing.",
         autocompletion=_algorithms,
+        show_default=False,
+    ),
+]
+MacAlgorithmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        "-a",
+        metavar="NAME",
+        help="HMAC-SHA-256 (the default) or HMAC-SHA-512.",
+        autocompletion=_mac_algorithms,
         show_default=False,
     ),
 ]
