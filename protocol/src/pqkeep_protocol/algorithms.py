@@ -270,7 +270,7 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
     Algorithm.SLH_DSA_SHA2_256S: _signature("FIPS 205", 64, 29792),
     Algorithm.XAES_256_GCM: _symmetric(
         Kind.CIPHER,
-        "C2SP XAES-256-GCM",
+        "C2SP",
         0,
         (_KEM | _KEY_WRAP) - {Operation.ENCAPSULATE, Operation.DECAPSULATE},
     ),

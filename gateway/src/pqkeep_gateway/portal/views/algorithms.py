@@ -94,12 +94,12 @@ class About:
 
     @property
     def adds(self) -> int:
-        """The bytes of an output without its data. For a cipher, the bytes that it adds."""
-        return self.spec.output_size or self.spec.overhead
+        """The bytes of an output, without the data in a ciphertext."""
+        return self.spec.overhead if self.has_data else self.spec.output_size
 
     @property
     def has_data(self) -> bool:
-        """Whether an output has the data too."""
+        """Whether an output contains the data."""
         return self.spec.kind in {Kind.KEM, Kind.CIPHER}
 
     @property
@@ -180,13 +180,13 @@ _TABLE = (
         Algorithm.HMAC_SHA_256,
         "HMAC-SHA-256",
         5,
-        "Computes MACs of 32 bytes, which only this service can verify.",
+        "Computes MACs of 32 bytes: proofs that a message is unchanged. Only this service can verify them.",
     ),
     About(
         Algorithm.HMAC_SHA_512,
         "HMAC-SHA-512",
         5,
-        "Computes MACs of 64 bytes, which only this service can verify.",
+        "Computes MACs of 64 bytes: proofs that a message is unchanged. Only this service can verify them.",
     ),
 )
 ABOUT: Mapping[Algorithm, About] = {about.algorithm: about for about in _TABLE}
