@@ -34,7 +34,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol import messages
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion
@@ -158,11 +158,14 @@ def _source_of(call: KeyCall) -> _Source:
 
 
 def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) -> TargetUse:
-    """Return the use of the target key."""
+    """Return the use of the target key. Raises FieldError."""
     to = call[TO]
     is_wrapped_key = call.values.get(WRAPPED_KEY.name) is not None
     operation = Operation.WRAP if is_wrapped_key else Operation.ENCRYPT
-    return TargetUse(operation, to.keyring or keyring, to.algorithm or algorithm)
+    target = to.algorithm or algorithm
+    if operation not in ALGORITHMS[target].operations:
+        raise FieldError(TO.name, Problem.MALFORMED, f"{target} wraps no keys; send another target")
+    return TargetUse(operation, to.keyring or keyring, target)
 
 
 def re_encrypt(call: KeyCall) -> ReEncrypt:
