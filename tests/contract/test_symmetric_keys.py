@@ -208,3 +208,184 @@ def test_a_purpose_allows_what_it_names(new_tenant: NewTenant) -> None:
     body = {"algorithm": XAES, "keyring": "sums"}
     assert caller.refusal("/kms/keys/generate", body)[0] in {400, 403}
     assert caller.refusal("/kem/data-key", body)[0] in {403, 404}
+
+
+# --- Attacks ---------------------------------------------------------------------------------------
+
+
+def _text(size: int) -> str:
+    return b64encode(bytes(size)).decode()
+
+
+@pytest.mark.parametrize("size", [*range(41), 55, 57, 1_048_577])
+def test_a_ciphertext_of_another_size_is_refused(caller: Caller, size: int) -> None:
+    """A ciphertext without its nonce or tag, cut or extended, is 400 and no internal error."""
+    body = {"ciphertext": _text(size), "key_version": 1, "algorithm": XAES}
+    assert caller.refusal("/kem/decrypt", body) == (400, "ERR_KEM_002", "ciphertext")
+    again = {**body, "to": {"algorithm": "X-Wing"}}
+    assert caller.refusal("/kem/re-encrypt", again)[:2] == (400, "ERR_KEM_002")
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 55, 57, 105, 8192, 8193])
+def test_a_wrapped_key_of_another_size_is_refused(caller: Caller, size: int) -> None:
+    """A wrapped key that no symmetric key can give is 400."""
+    body = {"wrapped_key": _text(size), "key_version": 1, "algorithm": XAES}
+    status, code, _ = caller.refusal("/kem/key/unwrap", body)
+    assert (status, code) in {(400, "ERR_KEM_011"), (400, "ERR_KEM_012")}
+
+
+@pytest.mark.parametrize("algorithm", MACS)
+@pytest.mark.parametrize("size", [0, 1, 16, 31, 33, 63, 65, 1024])
+def test_a_mac_of_another_size_is_not_valid(caller: Caller, algorithm: str, size: int) -> None:
+    """A cut or extended MAC is not valid, also if it begins or ends with the right one."""
+    named = {"algorithm": algorithm, "message": TEXT}
+    right = b64decode(caller.post("/mac/compute", named)["mac"])
+    for mac in (right[:size], right.ljust(size, b"\0")[:size], right * 16, bytes(size)):
+        if mac == right:
+            continue
+        body = {**named, "mac": b64encode(mac[:1024]).decode(), "key_version": 1}
+        assert caller.post("/mac/verify", body)["valid"] is False
+    body = {**named, "mac": _text(1025), "key_version": 1}
+    assert caller.refusal("/mac/verify", body)[::2] == (400, "mac")
+
+
+@pytest.mark.parametrize("algorithm", [XAES, *MACS])
+def test_nothing_takes_a_symmetric_key_for_a_key_pair(caller: Caller, algorithm: str) -> None:
+    """No operation of key pairs accepts the algorithm, and no list of public keys has its keys."""
+    named = {"algorithm": algorithm, "key_version": 1}
+    for method, path, body in (
+        ("POST", "/kem/encapsulate", named),
+        ("POST", "/kem/decapsulate", {**named, "kem_ciphertext": TEXT}),
+        ("POST", "/signature/sign", {"algorithm": algorithm, "message": TEXT}),
+        ("POST", "/signature/verify", {**named, "message": TEXT, "signature": TEXT}),
+        ("POST", "/kms/keys/import", {"algorithm": algorithm, "import_key_id": "x"}),
+        ("GET", f"/kms/keys/import-key?algorithm={algorithm}", None),
+        *(
+            ("GET", f"/kms/keys/1/public-key?algorithm={algorithm}&format={form}", None)
+            for form in ("raw", "pem", "der", "jwk")
+        ),
+    ):
+        response = caller.ask(method, path, body)
+        assert response.status_code == 400, (path, response.text)
+        assert response.json()["error"]["field"] == "algorithm", path
+    fingerprint = caller.get("/kms/keys/active", algorithm=algorithm)["fingerprint"]
+    public = b64encode(bytes.fromhex(fingerprint)).decode()
+    for path, fields in (
+        ("/kem/encrypt", {"plaintext": TEXT}),
+        ("/kem/encapsulate", {}),
+        ("/signature/verify", {"message": TEXT, "signature": TEXT}),
+    ):
+        body = {"algorithm": algorithm, "public_key": public, **fields}
+        assert caller.refusal(path, body)[::2] == (400, "algorithm"), path
+    body = {"algorithm": algorithm, "public_key": public, "message": TEXT}
+    assert caller.refusal("/mac/compute", body)[0] == 400
+    assert fingerprint not in caller.ask("GET", "/kms/jwks").text
+    shown = [caller.get("/kms/keys/1", algorithm=algorithm), *caller.get("/kms/keys")["keys"]]
+    for key in shown:
+        has_fingerprint = key["algorithm"] in {XAES, *MACS}
+        assert ("fingerprint" in key, "public_key" in key) == (has_fingerprint, not has_fingerprint)
+
+
+@pytest.mark.parametrize("value", [0, 1, "", "false", "true", [], {}, [False], 0.0])
+def test_only_false_hides_a_data_key_and_only_true_shows_it(caller: Caller, value: object) -> None:
+    """A value that another language takes for true or false is 400, so that no key is shown."""
+    body = {"algorithm": XAES, "plaintext": value}
+    assert caller.refusal("/kem/data-key", body) == (400, "ERR_KEM_010", "plaintext")
+    items = [{"plaintext": value}, {"plaintext": False}]
+    batch = caller.post("/kem/data-key/batch", {"algorithm": XAES, "items": items})["results"]
+    assert batch[0]["error"]["field"] == "plaintext"
+    assert "plaintext" not in batch[1]["data"]
+
+
+def test_an_item_cannot_show_a_data_key_that_the_batch_hides(caller: Caller) -> None:
+    """Plaintext false beside the items holds for each: an item with its own value is refused."""
+    items: list[dict[str, object]] = [{}, {"plaintext": None}, {"plaintext": True}]
+    body = {"algorithm": XAES, "plaintext": False, "items": items}
+    *hidden, refused = caller.post("/kem/data-key/batch", body)["results"]
+    assert all(result["data"].keys().isdisjoint({"plaintext"}) for result in hidden)
+    assert refused["error"]["field"] == "plaintext"
+
+
+@pytest.mark.parametrize("algorithm", MAKING)
+def test_the_largest_batch_of_data_keys(caller: Caller, algorithm: str) -> None:
+    """128 data keys are all different, one more is refused, and each has its record."""
+    body: dict[str, object] = {"algorithm": algorithm, "size": 64, "items": [{}] * 128}
+    made = caller.post("/kem/data-key/batch", body)["results"]
+    assert len({result["data"]["plaintext"] for result in made}) == 128
+    assert caller.refusal("/kem/data-key/batch", {**body, "items": [{}] * 129})[0] == 400
+    recorded = caller.get(
+        "/audit/records", operation="generate-data-key", algorithm=algorithm, limit=128
+    )
+    assert len(recorded["records"]) == 128
+
+
+def test_no_algorithm_or_keyring_reads_what_another_made(new_tenant: NewTenant) -> None:
+    """A MAC, ciphertext or data key opens with its own algorithm in its own keyring only."""
+    caller = new_tenant()
+    for name in ("one", "two"):
+        caller.post("/kms/keyrings", {"name": name}, status=201)
+        for algorithm in (XAES, "X-Wing", *MACS):
+            named = {"algorithm": algorithm, "keyring": name}
+            caller.post("/kms/keys/generate", named, status=201)
+    mac = caller.post("/mac/compute", {"message": TEXT, "keyring": "one"})["mac"]
+    sealed = {"plaintext": TEXT, "algorithm": XAES, "keyring": "one"}
+    blob = caller.post("/kem/encrypt", sealed)["ciphertext"]
+    made = caller.post("/kem/data-key", {"algorithm": XAES, "keyring": "one"})["wrapped_key"]
+    for keyring in ("one", "two"):
+        for algorithm in MACS:
+            named = {"algorithm": algorithm, "keyring": keyring, "key_version": 1}
+            body = {**named, "message": TEXT, "mac": mac}
+            is_its_own = (keyring, algorithm) == ("one", "HMAC-SHA-256")
+            assert caller.post("/mac/verify", body)["valid"] is is_its_own
+        for algorithm in (XAES, "X-Wing"):
+            named = {"algorithm": algorithm, "keyring": keyring, "key_version": 1}
+            if (keyring, algorithm) == ("one", XAES):
+                continue
+            assert caller.refusal("/kem/decrypt", {**named, "ciphertext": blob})[0] == 400
+            assert caller.refusal("/kem/key/unwrap", {**named, "wrapped_key": made})[0] == 400
+
+
+def test_what_has_no_cipher_is_no_target(caller: Caller) -> None:
+    """Nothing is re-encrypted to a MAC key or from one, and no wrapped key to ML-KEM-1024."""
+    sealed = {"plaintext": TEXT, "algorithm": XAES}
+    named: dict[str, object] = {"key_version": 1, "algorithm": XAES}
+    body = {**named, "ciphertext": caller.post("/kem/encrypt", sealed)["ciphertext"]}
+    wrapped = caller.post("/kem/data-key", {"algorithm": XAES})["wrapped_key"]
+    for refused in (
+        {**body, "to": {"algorithm": "HMAC-SHA-256"}},
+        {**body, "algorithm": "HMAC-SHA-256", "to": {"algorithm": XAES}},
+        {**named, "wrapped_key": wrapped, "to": {"algorithm": "ML-KEM-1024"}},
+        {**named, "wrapped_key": wrapped, "to": {"algorithm": "HMAC-SHA-512"}},
+    ):
+        assert caller.refusal("/kem/re-encrypt", refused)[0] == 400, refused
+
+
+@pytest.mark.threat("scoped-api-key")
+def test_a_scope_for_keyrings_and_algorithms_holds(
+    new_tenant: NewTenant, installation: Any
+) -> None:
+    """A scope with a wildcard includes data keys and MACs of its keyrings and algorithms only."""
+    caller = new_tenant()
+    for name in ("pay.cards", "payments"):
+        caller.post("/kms/keyrings", {"name": name}, status=201)
+        for algorithm in (XAES, *MACS):
+            named = {"algorithm": algorithm, "keyring": name}
+            caller.post("/kms/keys/generate", named, status=201)
+    scopes = [{"operations": ["*"], "keyrings": ["pay.*"], "algorithms": [XAES, "HMAC-SHA-256"]}]
+    made = caller.post(f"/tenants/{caller.tenant_id}/api-keys", {"scopes": scopes}, status=201)
+    limited = installation.caller(made["api_key"], caller.tenant_id)
+    for keyring, algorithm, allowed in (
+        ("pay.cards", "HMAC-SHA-256", True),
+        ("pay.cards", "HMAC-SHA-512", False),
+        ("payments", "HMAC-SHA-256", False),
+        ("default", "HMAC-SHA-256", False),
+    ):
+        body = {"message": TEXT, "keyring": keyring, "algorithm": algorithm}
+        assert (limited.ask("POST", "/mac/compute", body).status_code == 200) is allowed
+        verify = {**body, "mac": TEXT, "key_version": 1}
+        assert (limited.ask("POST", "/mac/verify", verify).status_code == 200) is allowed
+    for keyring, status in (("pay.cards", 200), ("payments", 403), ("default", 403)):
+        body = {"keyring": keyring, "algorithm": XAES}
+        assert limited.ask("POST", "/kem/data-key", body).status_code == status
+        sealed = {**body, "plaintext": TEXT}
+        assert limited.ask("POST", "/kem/encrypt", sealed).status_code == status

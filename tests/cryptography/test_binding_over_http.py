@@ -20,10 +20,16 @@ Body = dict[str, object]
 Post = Callable[[str, Body], httpx2.Response]
 
 KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
+ENCRYPTING = [a for a, spec in ALGORITHMS.items() if spec.kind in {Kind.KEM, Kind.CIPHER}]
 ML_DSA = [Algorithm.ML_DSA_65, Algorithm.ML_DSA_87]
 DATA, ROW, OTHER_ROW = b"4111-1111", b"customers/42", b"customers/43"
 HEADER = 6 + len("default")
-NUMBER = {Algorithm.ML_KEM_768: 1, Algorithm.X_WING: 2, Algorithm.ML_KEM_1024: 3}
+NUMBER = {
+    Algorithm.ML_KEM_768: 1,
+    Algorithm.X_WING: 2,
+    Algorithm.ML_KEM_1024: 3,
+    Algorithm.XAES_256_GCM: 4,
+}
 EMPTY: tuple[object, ...] = (None, "")
 
 
@@ -62,7 +68,7 @@ def _envelope(post: Post, algorithm: Algorithm, **more: object) -> str:
 # --- associated data ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", KEMS)
+@pytest.mark.parametrize("algorithm", ENCRYPTING)
 def test_a_row_s_ciphertext_does_not_open_in_another_row(algorithm: Algorithm, post: Post) -> None:
     """A ciphertext bound to its row is refused elsewhere; an unbound one opens anywhere."""
     rows: tuple[object, ...] = (_text(ROW), _text(OTHER_ROW), *EMPTY)
@@ -78,7 +84,7 @@ def test_a_row_s_ciphertext_does_not_open_in_another_row(algorithm: Algorithm, p
                 assert _refusal(response) == (400, "ERR_KEM_002", "ciphertext")
 
 
-@pytest.mark.parametrize("algorithm", [a for a in KEMS if a is not Algorithm.ML_KEM_1024])
+@pytest.mark.parametrize("algorithm", [a for a in ENCRYPTING if a is not Algorithm.ML_KEM_1024])
 def test_a_row_s_wrapped_key_does_not_open_in_another_row(algorithm: Algorithm, post: Post) -> None:
     """The same holds for wrapped keys, with their own code."""
     key: Body = {"algorithm": algorithm, "key_version": 1, "symmetric_key": _text(bytes(32))}
@@ -152,7 +158,7 @@ def test_a_context_is_part_of_what_is_signed(algorithm: Algorithm, post: Post) -
 # --- envelopes ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", KEMS)
+@pytest.mark.parametrize("algorithm", ENCRYPTING)
 def test_an_envelope_decrypts_by_itself(algorithm: Algorithm, post: Post) -> None:
     """An envelope names its key and decrypts like a ciphertext; repeating the names is allowed."""
     envelope = _envelope(post, algorithm)
@@ -162,7 +168,7 @@ def test_an_envelope_decrypts_by_itself(algorithm: Algorithm, post: Post) -> Non
         assert opened == {"plaintext": _text(DATA), "key_version": 1, "algorithm": algorithm}
 
 
-@pytest.mark.parametrize("algorithm", KEMS)
+@pytest.mark.parametrize("algorithm", ENCRYPTING)
 def test_every_changed_byte_is_refused(algorithm: Algorithm, post: Post) -> None:
     """Each changed byte is refused: header, KEM ciphertext, nonce, data and tag."""
     data = _opened(_envelope(post, algorithm))
@@ -180,9 +186,9 @@ def test_every_changed_byte_is_refused(algorithm: Algorithm, post: Post) -> None
 
 def test_no_other_header_opens_it(post: Post) -> None:
     """With any other key of the tenant in its header, the envelope does not open."""
-    blobs = {a: _opened(_envelope(post, a))[HEADER:] for a in KEMS}
+    blobs = {a: _opened(_envelope(post, a))[HEADER:] for a in ENCRYPTING}
     for algorithm, blob in blobs.items():
-        for other in KEMS:
+        for other in ENCRYPTING:
             header = bytes((NUMBER[other], 0, 0, 0, 1, 7)) + b"default"
             response = post("/kem/decrypt", {"envelope": _closed(header + blob)})
             assert (response.status_code == 200) is (other is algorithm)
@@ -251,11 +257,11 @@ def test_envelopes_and_supplied_keys_in_a_batch(
     post: Post, new_post: Callable[[Algorithm], tuple[Post, bytes]]
 ) -> None:
     """Each item can have its own envelope or its own public key."""
-    envelopes = [_envelope(post, algorithm) for algorithm in KEMS]
+    envelopes = [_envelope(post, algorithm) for algorithm in ENCRYPTING]
     items: list[Body] = [{"envelope": each} for each in envelopes]
     response = post("/kem/decrypt/batch", {"items": [*items, {"envelope": "pqk1."}]})
     *opened, refused = _data(response)["results"]
-    assert [each["data"]["algorithm"] for each in opened] == KEMS
+    assert [each["data"]["algorithm"] for each in opened] == ENCRYPTING
     assert {each["data"]["plaintext"] for each in opened} == {_text(DATA)}
     assert refused["error"]["error_code"] == "ERR_KEM_002"
     _, public_key = new_post(Algorithm.ML_KEM_768)
