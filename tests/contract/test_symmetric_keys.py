@@ -325,18 +325,18 @@ def test_no_algorithm_or_keyring_reads_what_another_made(new_tenant: NewTenant) 
     for name in ("one", "two"):
         caller.post("/kms/keyrings", {"name": name}, status=201)
         for algorithm in (XAES, "X-Wing", *MACS):
-            named = {"algorithm": algorithm, "keyring": name}
-            caller.post("/kms/keys/generate", named, status=201)
+            body = {"algorithm": algorithm, "keyring": name}
+            caller.post("/kms/keys/generate", body, status=201)
     mac = caller.post("/mac/compute", {"message": TEXT, "keyring": "one"})["mac"]
     sealed = {"plaintext": TEXT, "algorithm": XAES, "keyring": "one"}
     blob = caller.post("/kem/encrypt", sealed)["ciphertext"]
     made = caller.post("/kem/data-key", {"algorithm": XAES, "keyring": "one"})["wrapped_key"]
     for keyring in ("one", "two"):
         for algorithm in MACS:
-            named = {"algorithm": algorithm, "keyring": keyring, "key_version": 1}
-            body = {**named, "message": TEXT, "mac": mac}
+            named: dict[str, object] = {"algorithm": algorithm, "keyring": keyring}
+            verify = {**named, "key_version": 1, "message": TEXT, "mac": mac}
             is_its_own = (keyring, algorithm) == ("one", "HMAC-SHA-256")
-            assert caller.post("/mac/verify", body)["valid"] is is_its_own
+            assert caller.post("/mac/verify", verify)["valid"] is is_its_own
         for algorithm in (XAES, "X-Wing"):
             named = {"algorithm": algorithm, "keyring": keyring, "key_version": 1}
             if (keyring, algorithm) == ("one", XAES):
