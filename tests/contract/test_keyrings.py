@@ -259,6 +259,48 @@ def test_keyrings_are_found_by_prefix_page_by_page(tenant: Caller) -> None:
     assert refusal_of(response) == (*INVALID, "prefix")
 
 
+@pytest.mark.parametrize("prefix", ["%", "pa%", "a\\", "ä", "a b", "*", "\x00", "x" * 129])
+def test_a_prefix_is_no_pattern(tenant: Caller, prefix: str) -> None:
+    """Characters that names do not have are refused; an underscore stands for itself."""
+    for name in ("a_b", "axb"):
+        tenant.post("/kms/keyrings", {"name": name}, status=201)
+    response = tenant.ask("GET", "/kms/keyrings", params={"prefix": prefix})
+    assert refusal_of(response) == (*INVALID, "prefix")
+    found = tenant.get("/kms/keyrings", prefix="a_")
+    assert ([each["name"] for each in found["keyrings"]], found["total"]) == (["a_b"], 1)
+
+
+@pytest.mark.threat("other-tenant")
+def test_a_place_in_a_list_is_a_name_and_no_more(
+    tenant: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """A place that another tenant's list gave, or that no keyring has, lists one's own keyrings."""
+    other = new_tenant()
+    for caller, name in ((tenant, "b"), (other, "a.secret"), (other, "c")):
+        caller.post("/kms/keyrings", {"name": name}, status=201)
+    place = other.get("/kms/keyrings", limit=1)["next"]
+    assert place == "a.secret"
+    listed = tenant.get("/kms/keyrings", after=place)
+    assert ([each["name"] for each in listed["keyrings"]], listed["total"]) == (["b", "default"], 2)
+    assert tenant.get("/kms/keyrings", after="z" * 128)["keyrings"] == []
+    for forged in ("", "a/b", "-", "é", "z" * 129):
+        response = tenant.ask("GET", "/kms/keyrings", params={"after": forged})
+        assert refusal_of(response) == (*INVALID, "after")
+
+
+@pytest.mark.parametrize("name", ["%2e", "%2E%2e", "a%2fb", "a%00", "default%20"])
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+def test_a_path_leads_to_no_other_keyring(
+    tenant: Caller, new_person: Callable[..., Caller], method: str, name: str
+) -> None:
+    """Dots, slashes and spaces in a path are no way to another endpoint or keyring."""
+    owner = new_person(tenant.tenant_id)
+    body = {} if method == "PATCH" else None
+    response = owner.ask_proven(method, f"/kms/keyrings/{name}", body)
+    assert response.status_code in (400, 404, 405), response.text
+    assert tenant.get("/kms/keyrings")["total"] == 1
+
+
 @pytest.mark.threat("stolen-api-key")
 def test_a_keyring_is_deleted_and_restored_by_people(
     tenant: Caller, new_person: Callable[..., Caller]

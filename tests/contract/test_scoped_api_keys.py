@@ -694,3 +694,20 @@ def test_no_scope_can_name_the_question_about_itself(tenant: Caller) -> None:
     asked = {"scopes": [{"operations": ["get-own-api-key"]}]}
     response = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys", asked)
     assert _ended(response) == (400, "ERR_INVALID_001", "scopes")
+
+
+@pytest.mark.threat("stolen-api-key")
+def test_the_response_about_itself_has_no_secret_and_ends_with_the_key(
+    tenant: Caller, limited: Limited
+) -> None:
+    """It shows no part of the API key; a revoked API key learns nothing."""
+    program = limited(name="asking")
+    response = program.ask("GET", "/auth/api-key")
+    assert response.status_code == 200
+    assert program.api_key is not None
+    assert program.api_key not in response.text
+    assert program.api_key[4:12] not in response.text
+    version = response.json()["data"]["version"]
+    path = f"/tenants/{tenant.tenant_id}/api-keys/{version}"
+    assert tenant.ask("DELETE", path).is_success
+    assert _ended(program.ask("GET", "/auth/api-key")) == (401, "ERR_AUTH_001", None)
