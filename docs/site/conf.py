@@ -78,6 +78,7 @@ html_context = {
         "docs/single-sign-on": "SSO OIDC OpenID Connect SAML Keycloak Okta LDAP login identity provider",
         "docs/testing": "tests pytest coverage",
         "docs/tls": "TLS HTTPS SSL certificate renewal Let's Encrypt certbot ACME X25519MLKEM768",
+        "docs/transit": "Vault OpenBao Transit hvac SOPS Terraform auto-unseal Spring bao migrate policy",
         "docs/try": "quickstart getting started tutorial demo first steps",
     }
 }

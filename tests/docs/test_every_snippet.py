@@ -15,6 +15,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import mldsa
+from sdk.tests.cli.transit_server import TOKEN, encrypted, running
 from tests.docs.test_operators_pages import replaced
 from tests.fixtures.installation import Installation
 
@@ -67,6 +68,7 @@ RUN: Mapping[str, str] = {
     "docs/testing.md sh": "test_operators_pages.py::test_targets_of_make_exist",
     "docs/tls.md sh": "test_every_snippet.py::test_renewal_in_order",
     "docs/tls.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/transit.md sh": "test_every_snippet.py::test_moving_from_transit_in_order",
     "docs/try.md python": "test_documents_in_order.py::test_everything_in_order",
     "docs/try.md sh": "test_documents_in_order.py::test_everything_in_order",
 }
@@ -179,6 +181,24 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
     shell("python program.py", installation.environment(by_program.api_key))
     shell(f"rm key.pem\n{public_key}", environment)
     assert b"BEGIN PUBLIC KEY" in (tmp_path / "key.pem").read_bytes()
+
+
+def test_moving_from_transit_in_order(
+    installation: Installation, shell: Shell, tmp_path: Path
+) -> None:
+    """A policy becomes scopes, and a table's ciphertexts move from an old service."""
+    tenant = installation.new_tenant()
+    address, policy, table, move = commands("transit.md")
+    with running() as old:
+        environment = {**installation.environment(tenant.api_key), "VAULT_TOKEN": TOKEN}
+        shell(address, environment)
+        scopes = json.loads(shell(policy, environment))
+        assert scopes == [{"operations": ["encrypt", "decrypt"], "keyrings": ["orders"]}]
+        shell(table.replace("vault:v1:OLD", encrypted("cards", b"4111-1111")), environment)
+        shell(replaced(move, {"https://vault.example.com:8200": old}), environment)
+    first, second = (tmp_path / "moved.csv").read_text().splitlines()
+    assert first == "id,ciphertext,pqkeep_ciphertext,pqkeep_error"
+    assert second.split(",")[2].startswith("vault:v4:")
 
 
 def test_configuration_in_order(installation: Installation, shell: Shell) -> None:

@@ -8,19 +8,16 @@ import io
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sdk.tests.cli import transit_server
-from sdk.tests.cli.transit_server import LATEST, TOKEN, encrypted
+from sdk.tests.cli.transit_server import LATEST, TOKEN, encrypted, running
 
 if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command, Ended
@@ -31,18 +28,6 @@ if TYPE_CHECKING:
 Answer = Callable[..., str]
 NEW, ERROR = "pqkeep_ciphertext", "pqkeep_error"
 SECRET = "4111-1111-of-a-customer"  # noqa: S105 - it may not be shown
-
-
-@contextmanager
-def running(*arguments: str | Path) -> Iterator[str]:
-    """Start a server that decrypts as Transit does, and return its address."""
-    program = [sys.executable, transit_server.__file__, *arguments]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            yield server.stdout.readline().strip()
-        finally:
-            server.kill()
 
 
 @pytest.fixture(scope="module")

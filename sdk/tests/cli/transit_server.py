@@ -10,8 +10,12 @@ import hmac
 import json
 import os
 import ssl
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -67,6 +71,18 @@ def _plaintext(key: str, item: dict[str, str]) -> str:
         return base64.b64encode(cipher.decrypt(sealed[:NONCE], sealed[NONCE:], bound)).decode()
     except InvalidTag:
         raise ValueError("cipher: message authentication failed") from None
+
+
+@contextmanager
+def running(*arguments: str | Path) -> Iterator[str]:
+    """Start a server that decrypts as Transit does, and return its address."""
+    program = [sys.executable, __file__, *arguments]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
 
 
 class Handler(BaseHTTPRequestHandler):

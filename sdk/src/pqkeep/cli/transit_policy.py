@@ -64,6 +64,8 @@ _TABLE: Mapping[str, Row] = {
     "sign": Row("sign/{name}", "update", ("sign", "sign-hash")),
     "verify": Row("verify/{name}", "update", ("verify", "verify-hash", "verify-mac")),
     "hmac": Row("hmac/{name}", "update", ("compute-mac",)),
+    "hash": Row("hash", "update", ("hash",)),
+    "random": Row("random", "update", ("generate-random",)),
     "read key": Row(
         "keys/{name}", "read", ("get-keyring", "list-keys", "get-key", "get-active-key")
     ),
@@ -87,18 +89,18 @@ _TABLE: Mapping[str, Row] = {
         "list-keyrings also shows their settings, so it needs read on all of transit/keys/*",
     ),
 }
-_REFUSED: Mapping[str, str] = {
-    "export/": "export",
-    "byok-export/": "byok-export",
-    "backup/": "backup",
-    "restore": "restore",
-    "keys/{name}/trim": "trim",
-    "keys/{name}/import": "import",
-    "keys/{name}/import_version": "import_version",
-    "cache-config": "cache-config",
-    "config/keys": "config/keys",
+_REFUSED: Mapping[str, tuple[str, str]] = {
+    "export/": ("export", "read"),
+    "byok-export/": ("byok-export", "read"),
+    "backup/": ("backup", "read"),
+    "restore": ("restore", "update"),
+    "keys/{name}/trim": ("trim", "update"),
+    "keys/{name}/import": ("import", "update"),
+    "keys/{name}/import_version": ("import_version", "update"),
+    "cache-config": ("cache-config", "update"),
+    "config/keys": ("config/keys", "update"),
 }
-"""Endpoints without a counterpart."""
+"""Endpoints without a counterpart, with their names and capabilities."""
 _CALLS = frozenset({"create", "read", "update", "patch", "delete", "list"})
 
 
@@ -256,9 +258,12 @@ class _Translator:
             return
         refused = [
             name
-            for path, name in _REFUSED.items()
-            if _matched(rule.pattern, f"{self._mount}/{path}") is not None
-            or _begins(rule.pattern, f"{self._mount}/{path}")
+            for path, (name, capability) in _REFUSED.items()
+            if rule.allows(capability)
+            and (
+                _matched(rule.pattern, f"{self._mount}/{path}") is not None
+                or _begins(rule.pattern, f"{self._mount}/{path}")
+            )
         ]
         if refused:
             self._leave_out(rule, f"pqkeep does not offer {', '.join(refused)}")
