@@ -295,7 +295,7 @@ def test_a_path_leads_to_no_other_keyring(
 ) -> None:
     """Dots, slashes and spaces in a path are no way to another endpoint or keyring."""
     owner = new_person(tenant.tenant_id)
-    body = {} if method == "PATCH" else None
+    body: dict[str, str] | None = {} if method == "PATCH" else None
     response = owner.ask_proven(method, f"/kms/keyrings/{name}", body)
     assert response.status_code in (400, 404, 405), response.text
     assert tenant.get("/kms/keyrings")["total"] == 1
