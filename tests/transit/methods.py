@@ -97,6 +97,22 @@ CLIENTS = (
 """The clients that were run unmodified: name, version, what they did, and where it is tested."""
 
 
+DIFFERENCES = (
+    (
+        "`key_version` of encrypt, sign and hmac",
+        "the latest version only; older versions only read",
+    ),
+    ("`hmac`", "keys of type `hmac` only: a key has one use"),
+    ("`context`", "refused for a key that is not derived, where Vault ignores it"),
+    ("`deletion_allowed`", "set by an API key whose scopes name `delete-keyrings`"),
+    ("DELETE of a key", "softly: its name is free once its private keys are destroyed"),
+    ("`renew-self`", "succeeds, and prolongs nothing"),
+    ("`revoke-self`", "succeeds, and revokes nothing: the program starts again with its API key"),
+    ("a child token", "refused: Terraform's provider needs `skip_child_token = true`"),
+)
+"""What works differently from OpenBao, and how."""
+
+
 def _rows(*rows: Iterable[str]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -129,6 +145,12 @@ Each method of hvac's Transit class, and the method of Spring Vault that does th
 | hvac | Spring Vault | request | result |
 |---|---|---|---|
 {_rows(*methods)}
+
+## Differences
+
+| request | here |
+|---|---|
+{_rows(*DIFFERENCES)}
 
 ## Refused paths
 
