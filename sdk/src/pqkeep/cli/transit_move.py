@@ -31,7 +31,8 @@ from pqkeep.vault_transit import (
 if TYPE_CHECKING:
     from pqkeep.client import Client
 
-IN_A_BATCH = 128
+IN_A_BATCH = 64
+"""The most ciphertexts in one request. OpenBao takes about 1,000 texts in one, with the names."""
 BYTES_IN_A_BATCH = 2 * 1024 * 1024
 """The most characters of old ciphertexts in one request."""
 NAMED_FAILURES = 20
