@@ -165,8 +165,7 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
         ) from None
     if any(known != public_key for known in held.public_keys):
         raise UnreadableInputError(
-            f"a private key of {inputs.title(algorithm)} whose public key, which the file has too, "
-            "is another one than its own",
+            f"a private key of {inputs.title(algorithm)} with another key's public key in the file",
             _CONTRADICTION,
         )
     if held.beside and public_key not in held.beside:
@@ -177,16 +176,16 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
         )
     if held.point is not None and not _is_point_of(held.point, public_key):
         raise UnreadableInputError(
-            f"a private key of {inputs.title(algorithm)} whose elliptic curve's public key, which "
-            "the file has too, is another one than its own",
+            f"a private key of {inputs.title(algorithm)} with another key's elliptic-curve public key "
+            "in the file",
             _CONTRADICTION,
         )
     if held.expanded is not None:
         differing = _EXPANDED[algorithm](held.seed, public_key, held.expanded)
         if differing:
             raise UnreadableInputError(
-                f"a private key of {inputs.title(algorithm)} whose seed and expanded key contradict "
-                f"each other (in {', '.join(differing)})",
+                f"a private key of {inputs.title(algorithm)} with contradictory seed and expanded key "
+                f"({', '.join(differing)})",
                 _CONTRADICTION,
             )
     return public_key

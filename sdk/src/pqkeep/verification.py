@@ -119,7 +119,7 @@ def require_public_key(algorithm: str, public_key: bytes) -> None:
     if not is_point:
         raise UnreadableInputError(
             f"no public key of {algorithm}: its second part is not a point of P-256",
-            "get the public key again, as it was written",
+            "get the original public key again",
         )
 
 

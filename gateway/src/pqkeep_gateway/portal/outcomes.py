@@ -26,7 +26,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.CONTEXT_REFUSED: "context not allowed",
     ErrorKind.VERSION_BELOW_MINIMUM: "below the minimum version",
     ErrorKind.TARGET_VERSION_BELOW_MINIMUM: "target below its minimum",
-    ErrorKind.TARGET_PURPOSE_DENIED: "not a purpose of the target keyring",
+    ErrorKind.TARGET_PURPOSE_DENIED: "not a purpose of the target",
     ErrorKind.NO_PURPOSE: "no purpose in this keyring",
     ErrorKind.TENANT_MOVED: "in another shard",
     ErrorKind.STANDBY: "key service on standby",

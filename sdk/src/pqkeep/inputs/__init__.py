@@ -208,7 +208,7 @@ def read_document(data: bytes, kind: str) -> Mapping[str, object]:
     _require_undamaged(seen)
     (first, *more) = seen
     if more or not isinstance(first, Document) or first.format != kind:
-        raise _refused(seen, kind, "name the file as it was written")
+        raise _refused(seen, kind, "use the original, unchanged file")
     return {name: value for name, value in first.values.items() if name != "format"}
 
 
@@ -216,7 +216,7 @@ def read_envelope(data: bytes) -> str:
     """Return the text of an envelope, in one line. Raises UnreadableInputError."""
     seen = see(data)
     if len(seen) != 1 or not isinstance(seen[0], Envelope):
-        raise _refused(seen, "an envelope of pqkeep", "name the file as it was written")
+        raise _refused(seen, "an envelope of pqkeep", "use the original, unchanged file")
     text = seen[0].text
     body = text.partition(".")[2]
     try:
@@ -233,7 +233,7 @@ def read_envelope(data: bytes) -> str:
     ):
         raise UnreadableInputError(
             "an envelope of pqkeep that is damaged: it was truncated or changed",
-            "name the file as it was written",
+            "use the original, unchanged file",
         )
     require_sealed(_ENVELOPE_ALGORITHMS[header[0]], header[_ENVELOPE_SIZES[0] + header[5] :])
     return text
@@ -287,7 +287,7 @@ def require_signature(algorithm: str, signature: bytes) -> None:
         raise UnreadableInputError(
             f"a signature of {title(algorithm)} with {len(signature)} bytes and not {right}"
             + _other_signature(len(signature)),
-            "name the file as it was written: it was cut, or is of another algorithm",
+            "use the original file: this one was cut, or is of another algorithm",
         )
 
 
@@ -306,7 +306,7 @@ def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
     if known.ciphertext is None:
         raise UnreadableInputError(
             f"a KEM ciphertext of {title(algorithm)}, which signs",
-            "name the file as it was written",
+            "use the original, unchanged file",
         )
     _require_size(algorithm, "KEM ciphertext", kem_ciphertext, known.ciphertext)
 
@@ -317,18 +317,18 @@ def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
     if algorithm == Algorithm.XAES_256_GCM and len(sealed) < _CIPHER_SIZE + least:
         raise UnreadableInputError(
             f"encrypted with {algorithm} and has only {len(sealed)} bytes: it was cut",
-            "name the file as it was written",
+            "use the original, unchanged file",
         )
     if known is None:
         return
     if known.ciphertext is None:
         raise UnreadableInputError(
-            f"encrypted to {title(algorithm)}, which signs", "name the file as it was written"
+            f"encrypted to {title(algorithm)}, which signs", "use the original, unchanged file"
         )
     if len(sealed) < known.ciphertext + _SEALING_SIZE + least:
         raise UnreadableInputError(
             f"encrypted to {title(algorithm)} and has only {len(sealed)} bytes: it was cut",
-            "name the file as it was written",
+            "use the original, unchanged file",
         )
 
 
@@ -336,7 +336,7 @@ def _require_size(algorithm: str, part: str, data: bytes, size: int) -> None:
     if len(data) != size:
         raise UnreadableInputError(
             f"a {part} of {title(algorithm)} with {len(data)} bytes and not {size}",
-            "name the file as it was written: it was cut, or is of another algorithm",
+            "use the original file: this one was cut, or is of another algorithm",
         )
 
 
@@ -368,7 +368,7 @@ def _public_key_in(document: Document) -> PublicKey | Document:
         public_key = b""
     if not isinstance(algorithm, str) or not public_key:
         raise UnreadableInputError(
-            f"a damaged {PUBLIC_KEY_FORMAT}", "name the file as it was written"
+            f"a damaged {PUBLIC_KEY_FORMAT}", "use the original, unchanged file"
         )
     require_public_key(algorithm, public_key)
     what = f"a public key of {title(algorithm)} ({PUBLIC_KEY_FORMAT})"
@@ -402,7 +402,9 @@ def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
 def _require_undamaged(seen: Sequence[Seen]) -> None:
     for one in seen:
         if isinstance(one, Damaged):
-            raise UnreadableInputError(one.what, one.next_step or "name the file as it was written")
+            raise UnreadableInputError(
+                one.what, one.next_step or "use the original, unchanged file"
+            )
 
 
 def _refused_several(

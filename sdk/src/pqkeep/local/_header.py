@@ -201,7 +201,7 @@ def _read_layout(prefix: bytes) -> Layout:
             if prefix and MAGIC.startswith(prefix)
             else UnreadableInputError(
                 "not data that pqkeep encrypted locally",
-                "name what pqkeep encrypt wrote, as it was written",
+                "use an unchanged file from pqkeep encrypt",
             )
         )
     if prefix[len(MAGIC) : len(MAGIC) + 1] not in {b"", bytes((FORMAT,))}:
