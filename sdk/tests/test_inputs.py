@@ -524,12 +524,12 @@ def test_another_public_key(algorithm: Algorithm) -> None:
     other = public[:-1] + bytes((public[-1] ^ 1,))
     for tag, bits in ((0x81, b"\0" + other), (0xA1, der(3, b"\0", other))):
         data = pkcs8(algorithm, content_of(algorithm), der(tag, bits), version=1)
-        with pytest.raises(UnreadableInputError, match="another one than its own"):
+        with pytest.raises(UnreadableInputError, match="with another key's"):
             read_private_key(data, algorithm)
     if algorithm in JWK:
         values = {"kty": "AKP", "alg": JWK[algorithm], "pub": base64url(other)}
         jwk = json.dumps(values | {"priv": base64url(seed_of(algorithm))}).encode()
-        with pytest.raises(UnreadableInputError, match="another one than its own"):
+        with pytest.raises(UnreadableInputError, match="with another key's"):
             read_private_key(jwk, algorithm)
     for _, its_algorithm, form in public_cases():
         if its_algorithm == algorithm:
@@ -545,7 +545,7 @@ def test_another_half_of_a_composite_key() -> None:
     """The elliptic-curve public key in the file must match."""
     wrong = point()[:-1] + bytes((point()[-1] ^ 1,))
     content = bytes(range(32)) + ec_key(P_256, der(0xA1, der(3, b"\0", wrong)))
-    with pytest.raises(UnreadableInputError, match="elliptic curve's public key"):
+    with pytest.raises(UnreadableInputError, match="with another key's elliptic-curve"):
         read_private_key(pkcs8(Algorithm.COMPOSITE_ML_DSA, content), Algorithm.COMPOSITE_ML_DSA)
     zero = bytes(range(32)) + ec_key(P_256).replace(bytes(range(1, 33)), bytes(32))
     with pytest.raises(UnreadableInputError, match="out of range"):

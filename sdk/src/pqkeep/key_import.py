@@ -185,7 +185,7 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
         if differing:
             raise UnreadableInputError(
                 f"a private key of {inputs.title(algorithm)} with contradictory seed and expanded key "
-                f"({', '.join(differing)})",
+                f"(in {', '.join(differing)})",
                 _CONTRADICTION,
             )
     return public_key
