@@ -64,7 +64,7 @@ html_context = {
         "docs/installation": "install deploy production Kubernetes Helm upgrade systemd Debian k8s",
         "docs/local-encryption": "encrypt files recipients large",
         "docs/local-format": "file format test vectors bytes",
-        "docs/migrate": "Vault OpenBao AWS KMS Google Cloud Azure migrate RSA re-encrypt",
+        "docs/migrate": "AWS KMS Google Cloud Azure migrate RSA re-encrypt",
         "docs/observability": "metrics Prometheus Grafana monitoring health probes tracing OpenTelemetry"
         " alerts readiness",
         "docs/operations": "backup restore SIEM syslog streaming mail SMTP email reverse proxy nginx root key"
@@ -78,7 +78,7 @@ html_context = {
         "docs/single-sign-on": "SSO OIDC OpenID Connect SAML Keycloak Okta LDAP login identity provider",
         "docs/testing": "tests pytest coverage",
         "docs/tls": "TLS HTTPS SSL certificate renewal Let's Encrypt certbot ACME X25519MLKEM768",
-        "docs/transit": "Vault OpenBao Transit hvac SOPS Terraform auto-unseal Spring bao migrate policy",
+        "docs/transit": "Vault OpenBao Transit hvac SOPS Terraform auto-unseal Spring bao",
         "docs/try": "quickstart getting started tutorial demo first steps",
     }
 }

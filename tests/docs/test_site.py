@@ -38,7 +38,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "docs/hardening": ("hardening", "checklist"),
     "docs/installation": ("install", "Kubernetes", "Helm", "upgrade", "systemd"),
     "docs/local-encryption": ("encrypt files",),
-    "docs/migrate": ("Vault", "OpenBao", "AWS KMS", "migrate", "re-encrypt"),
+    "docs/migrate": ("AWS KMS", "migrate", "re-encrypt"),
     "docs/observability": ("metrics", "Prometheus", "Grafana", "tracing"),
     "docs/operations": (
         *("backup", "restore", "SIEM", "syslog", "HSM", "PKCS#11", "root key", "SMTP"),
@@ -51,6 +51,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "docs/sdk": ("Python", "SDK", "CNSA", "retry"),
     "docs/single-sign-on": ("SSO", "OIDC", "SAML"),
     "docs/tls": ("TLS", "certificate", "HTTPS"),
+    "docs/transit": (*("Vault", "OpenBao", "Transit", "hvac", "SOPS", "Terraform", "auto-unseal"),),
     "docs/try": ("quickstart", "getting started"),
 }
 """The page that must be found first, and the typed words."""
