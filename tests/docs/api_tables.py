@@ -11,7 +11,14 @@ from msgspec.structs import fields
 from tests.contract.rows import api_rows
 from tests.docs.markdown import cell, code, codes, table
 
-from pqkeep_gateway.access.callers import CALLERS, COVERED_BY_PROOF, GRANTS, Credential, Permission
+from pqkeep_gateway.access.callers import (
+    CALLERS,
+    COVERED_BY_PROOF,
+    GRANTS,
+    WITHOUT_SCOPE,
+    Credential,
+    Permission,
+)
 from pqkeep_gateway.access.scopes import GROUPS, Group
 from pqkeep_gateway.api import billing, health
 from pqkeep_gateway.http.endpoint import Endpoint
@@ -144,7 +151,7 @@ def scopes() -> str:
     """Return the operations in the vocabulary of scopes, with their requests and groups."""
     requests: dict[str, list[str]] = {}
     for row in _once(rows()):
-        if Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC:
+        if Credential.API_KEY in GRANTS[row.permission] and row.permission not in WITHOUT_SCOPE:
             requests.setdefault(row.audit_operation.value, []).append(request_of(row))
     return table(
         ("operation", "requests", *map(code, Group)),
