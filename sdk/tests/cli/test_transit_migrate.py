@@ -306,6 +306,23 @@ def test_versions_that_could_be_mixed_up_are_refused(mover: Mover, tenant: Clien
     assert tenant.keyrings.get("cards2").first_version == LATEST + 1
 
 
+def test_clients_of_transit_read_the_algorithm(mover: Mover, tenant: Client) -> None:
+    """A new keyring has the algorithm's key type. A keyring with another type is refused."""
+    mover.write("old", encrypted("cards", b"text"))
+    assert mover("old").status == 0
+    assert tenant.keyrings.get("cards").transit_type == "aes256-gcm96"
+    refused = mover("old", "--algorithm", "Kyber768", to="kem")
+    assert (refused.status, "type aes256-gcm96" in refused.err) == (2, True)
+    assert mover("old", "--algorithm", "Kyber768", "--keyring", "kem", to="kem").status == 0
+    assert tenant.keyrings.get("kem").transit_type == "ml-kem-768"
+    tenant.keyrings.create("untyped", first_version=LATEST + 1)
+    refused = mover("old", "--keyring", "untyped", to="untyped")
+    assert (refused.status, "no Transit type" in refused.err) == (2, True)
+    assert mover("old", "--keyring", "untyped", "--write", "base64", to="base64").status == 0
+    refused = mover("old", "--algorithm", "ML-DSA-65", "--keyring", "signs", to="signs")
+    assert (refused.status, "ML-DSA-65 cannot encrypt" in refused.err) == (2, True)
+
+
 HOSTILE: dict[str, tuple[bytes, int, tuple[tuple[str, str], ...]]] = {
     "a redirect": (b"", 307, (("Location", "http://127.0.0.1:1/v1/transit/decrypt/cards"),)),
     "denied, with the token": (json.dumps({"errors": [TOKEN]}).encode(), 403, ()),

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pqkeep.algorithms import Algorithm
+from pqkeep.cli.choice import ENCRYPTING
 from pqkeep.cli.failures import OTHER, UNAVAILABLE, Refusal, printable
 from pqkeep.cli.transit_files import Columns, Outcome, Output, Record, Records, Written
 from pqkeep.errors import (
     ConflictError,
     InvalidRequestError,
     NotFoundError,
+    PermissionDeniedError,
     PqkeepError,
     RateLimitError,
 )
@@ -39,8 +42,15 @@ NAMED_FAILURES = 20
 """The most failed records that are named on standard error. The output has all."""
 _PREFIX = "vault:v"
 _MOST_WAITS = 60
-_TYPES = ("aes256-gcm96", "chacha20-poly1305", "xchacha20-poly1305")
-"""Types that a client of Transit finds again at the new key. Others become the first."""
+_TYPES = {
+    Algorithm.XAES_256_GCM: ("aes256-gcm96", "chacha20-poly1305", "xchacha20-poly1305"),
+    Algorithm.X_WING: ("x-wing",),
+    Algorithm.ML_KEM_768: ("ml-kem-768",),
+    Algorithm.ML_KEM_1024: ("ml-kem-1024",),
+}
+"""The key types with which clients of Transit read each algorithm. A new keyring has the old key's
+type if it is one of them, otherwise the first."""
+_OTHER_NAMES = {"ML-KEM-768": Algorithm.ML_KEM_768}
 
 
 @dataclass
@@ -255,28 +265,53 @@ def _there(old: TransitSource, latest: int | None, *, is_derived: bool) -> Trans
 def _here(client: "Client", keyring: str, algorithm: str, there: TransitKey, form: Written) -> _Key:
     """Return the key that encrypts. It is made if it is missing.
 
-    Raises Refusal if its versions cannot be told from those of the old key.
+    Raises Refusal if the algorithm cannot encrypt, if clients of Transit could not read its
+    ciphertexts, or if its versions cannot be told from those of the old key.
     """
+    types = _TYPES.get(_OTHER_NAMES.get(algorithm, algorithm))  # type: ignore[call-overload]
+    if types is None:
+        raise Refusal(
+            f"--algorithm {algorithm} cannot encrypt", f"name one of {', '.join(ENCRYPTING)}"
+        )
     first = there.latest_version + 1
     try:
         active = client.keys.active(algorithm, keyring=keyring)
     except NotFoundError:
-        with suppress(ConflictError):
+        try:
             client.keyrings.create(
                 keyring,
                 first_version=first,
                 description="Moved from Transit",
                 derived=there.is_derived,
-                transit_type=there.type if there.type in _TYPES else _TYPES[0],
+                transit_type=there.type if there.type in types else types[0],
             )
+        except ConflictError:
+            if form is Written.TRANSIT:
+                _check_type(client, keyring, algorithm, types)
         active = client.keys.generate(algorithm, keyring=keyring, if_absent=True)
-    if form is Written.TRANSIT and active.key_version < first:
+    if form is Written.TRANSIT:
+        if active.key_version < first:
+            raise Refusal(
+                f"the old key has version {there.latest_version}, and the key here has version "
+                f"{active.key_version}: a reader could not tell their ciphertexts apart",
+                "name a new keyring with --keyring, which is made, or write another form: --write",
+            )
+        _check_type(client, keyring, algorithm, types)
+    return _Key(keyring, algorithm)
+
+
+def _check_type(client: "Client", keyring: str, algorithm: str, types: Sequence[str]) -> None:
+    """Raise Refusal if clients of Transit read another algorithm in this keyring, or none."""
+    try:
+        stored = client.keyrings.get(keyring).transit_type
+    except PermissionDeniedError:  # the API key may only encrypt
+        return
+    if stored not in types:
+        has = f"has the Transit type {stored}" if stored else "has no Transit type"
         raise Refusal(
-            f"the old key has version {there.latest_version}, and the key here has version "
-            f"{active.key_version}: a reader could not tell their ciphertexts apart",
+            f"keyring {keyring} {has}: clients of Transit could not read {algorithm} in it",
             "name a new keyring with --keyring, which is made, or write another form: --write",
         )
-    return _Key(keyring, algorithm)
 
 
 @contextmanager
