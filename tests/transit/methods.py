@@ -104,7 +104,12 @@ DIFFERENCES = (
     ),
     ("`hmac`", "keys of type `hmac` only: a key has one use"),
     ("`context`", "refused for a key that is not derived, where Vault ignores it"),
-    ("`deletion_allowed`", "set by an API key whose scopes name `delete-keyrings`"),
+    (
+        "`deletion_allowed`",
+        "set by an API key whose scopes name `update-keyring` and `delete-keyring`",
+    ),
+    ("an unknown parameter", "ignored, without the warning of Vault"),
+    ("`key_type` of hvac", "hvac refuses other than classical types: use its `write`"),
     ("DELETE of a key", "softly: its name is free once its private keys are destroyed"),
     ("`renew-self`", "succeeds, and prolongs nothing"),
     ("`revoke-self`", "succeeds, and revokes nothing: the program starts again with its API key"),
