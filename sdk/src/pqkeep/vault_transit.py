@@ -186,7 +186,8 @@ class TransitSource:
         data = json_object(body.get("data"))
         if status == _NOT_FOUND:
             raise TransitSourceError(
-                "the old service has no key of this name", "check --key, --mount and --namespace"
+                "the old service has no key of this name",
+                "check --key, --mount and --namespace, and that --from has no /v1",
             )
         latest = None if data is None else data.get("latest_version")
         if data is None or type(latest) is not int or latest < 1:
