@@ -124,9 +124,10 @@ class ScopeDeniedError(Exception):
         """Take the requested keys' algorithm, if it is known.
 
         ``keyring``: that of a second key, which is not the keyring in the request's own record.
-        ``operation``: the operation, if a scope would have to name it.
+        ``operation``: the operation that a scope would have to allow.
         """
         super().__init__()
+        self.operation = operation
         self.algorithm = algorithm
         self.keyring = keyring
         self.must_name = operation if operation in NAMED_ONLY else None

@@ -308,7 +308,7 @@ class KeyAccess:
             check_scope(call.principal.scopes, operation, target.keyring, target.algorithm)
             policy = self._policy(call.tenant, target.operation, target.algorithm)
         except ScopeDeniedError as error:
-            raise ScopeDeniedError(error.algorithm, target.keyring) from None
+            raise ScopeDeniedError(error.algorithm, target.keyring, operation=operation) from None
         except ApiError as error:
             error.keyring = target.keyring
             raise
