@@ -310,7 +310,7 @@ def test_an_array_or_an_object_is_refused_with_its_field(
     [
         pytest.param("algoritm", "algoritm", id="misspelt"),
         pytest.param("Plaintext", "Plaintext", id="wrong case"),
-        pytest.param("context", "context", id="binding that is not there"),
+        pytest.param("aad", "aad", id="binding that is not there"),
         pytest.param("tenant_id", "tenant_id", id="another operation's"),
         pytest.param("", None, id="empty"),
         pytest.param("\0", None, id="null byte"),
