@@ -124,6 +124,27 @@ async def test_a_name_that_is_there_twice_is_refused_at_any_depth(body: bytes) -
     assert refused.value.field == "a"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":1,"a":2,"other":[]}',
+        b'{"a":1,"other":{"b":[1]},"\\u0061":2}',
+        b'{ "a" : [1] , "other" : [ 1, 2 ] , "a" : [] }',
+    ],
+)
+async def test_a_nested_member_hides_no_name_that_is_there_twice(body: bytes) -> None:
+    """A duplicate name is refused beside a nested member that no field reads."""
+    with pytest.raises(FieldError, match="a occurs twice"):
+        await _parse(body, LargeBodies(), "items", "a")
+
+
+async def test_what_no_field_reads_is_not_parsed() -> None:
+    """Nested members without a field become empty, with white space and escaped names, too."""
+    expected = {"a": "x", "other": []}
+    for body in (b'{"a":"x","other":[[1]]}', b'{ "a" : "x",\n"other" : [ [ 1 ] ] }'):
+        assert await _parse(body, LargeBodies(), "items") == expected
+
+
 @pytest.mark.parametrize("nest", [(b"[", b"", b"]"), (b'{"a":', b"1", b"}")])
 async def test_the_deepest_nest_is_a_body_or_refused(nest: tuple[bytes, bytes, bytes]) -> None:
     """A deeply nested body is accepted or refused, depending on the version of Python."""

@@ -95,7 +95,7 @@ def _object_of(body: bytes | bytearray, nested: frozenset[str]) -> Mapping[str, 
     try:
         text = body.decode()
         if b"[" in body or body.rfind(b"{") != body.find(b"{"):
-            text = _one_level(text, nested)
+            text = _one_level(text, body, nested)
         value = STRICT_JSON.decode(text)
         # Only an escape can be half of a surrogate pair, which is not text. A search for one byte
         # is 50 times as fast.
@@ -147,17 +147,28 @@ def _has_too_many_elements(body: bytes | bytearray, nested: frozenset[str]) -> b
     return len(body) > MAX_SMALL and _has_more(b",", body, MAX_ELEMENTS)
 
 
-def _one_level(text: str, nested: frozenset[str]) -> str:
+def _one_level(text: str, body: bytes | bytearray, nested: frozenset[str]) -> str:
     """Return the object with empty arrays and objects, except in members that may be nested.
 
-    These are then only scanned: 16 KiB take 0.14 ms instead of 6 ms for parsing.
+    These are then only scanned: 16 KiB take 0.14 ms instead of 6 ms for parsing. The text is
+    returned as it is if it may have duplicate names, which the fast decoder does not detect.
     """
     members = _MEMBERS.decode(text)
     starts = {name: bytes(member)[:1] for name, member in members.items() if name not in nested}
     excess = {name: _EMPTY[start] for name, start in starts.items() if start in _EMPTY}
     if not excess:  # the brackets are in strings or in nested members
         return text
+    distinct = 1 + sum(
+        len(msgspec.json.encode(name)) + _compact_size(member) + 2
+        for name, member in members.items()
+    )
+    if distinct < _compact_size(body):
+        return text
     return msgspec.json.encode(members | excess).decode()
+
+
+def _compact_size(text: bytes | bytearray | msgspec.Raw) -> int:
+    return len(msgspec.json.format(text, indent=-1))
 
 
 def _has_more(mark: bytes, body: bytes | bytearray, at_most: int) -> bool:
