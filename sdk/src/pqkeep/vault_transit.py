@@ -324,7 +324,7 @@ def _base64(data: bytes) -> str:
 
 def _result(said: object, reference: str) -> Plaintext | Undecrypted:
     result = json_object(said)
-    if result is None or result.get("reference") not in {None, "", reference}:
+    if result is None or result.get("reference") not in (None, "", reference):
         raise _strange()
     problem = result.get("error")
     if problem:
