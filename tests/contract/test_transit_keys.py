@@ -51,6 +51,8 @@ _NO_TYPES = {"ecdsa-p256": "ml-dsa", "rsa-2048": "hybrid", "ed25519": "ml-dsa", 
 REFUSED: tuple[tuple[str, Mapping[str, object], str], ...] = (
     *(("keys/{name}", {"type": name}, instead) for name, instead in _NO_TYPES.items()),
     ("keys/{name}", {"type": "aes128-gcm96"}, "aes256-gcm96"),
+    ("keys/{name}", {"type": "ml-dsa/65"}, "unknown key type"),
+    ("keys/{name}", {"type": "hmac/64"}, "unknown key type"),
     ("keys/{name}", {"type": "aes256-cmac"}, "hmac"),
     ("keys/{name}", {"type": "managed_key"}, "keys of other systems"),
     ("keys/{name}", {"type": "ml-dsa", "parameter_set": "44"}, "one of: 65, 87"),

@@ -556,6 +556,10 @@ def test_nulls_and_unknown_fields_are_ignored(transit: Transit) -> None:
     assert transit.data("decrypt/orders", {"ciphertext": made})["plaintext"] == TEXT
     refused = transit.refusal("encrypt/orders", {"plaintext": TEXT, "nonce": TEXT})
     assert refused.startswith("nonce is refused")
+    for key in ("orders", "absent"):
+        body = {"plaintext": TEXT, "convergent_encryption": True}
+        refused = transit.refusal(f"encrypt/{key}", body)
+        assert refused.startswith("convergent_encryption is refused")
     assert transit.refusal("encrypt/orders", {}) == "missing plaintext to encrypt"
     short = transit.refusal("encrypt/orders", {"plaintext": TEXT[:-1]})
     assert short == f"illegal base64 data at input byte {len(TEXT) - 4}"

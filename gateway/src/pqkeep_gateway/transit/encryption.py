@@ -26,7 +26,7 @@ from pqkeep_gateway.transit.batches import (
 )
 from pqkeep_gateway.transit.fields import binary, integer, text, version
 from pqkeep_gateway.transit.key_types import KeyType, stored_type
-from pqkeep_gateway.transit.keys import TransitKeys
+from pqkeep_gateway.transit.keys import CONVERGENT, NOT_CONVERGENT, TransitKeys
 from pqkeep_gateway.transit.operations import Operations
 from pqkeep_gateway.transit.responses import TransitError
 from pqkeep_protocol.algorithms import (
@@ -49,7 +49,7 @@ KIND = text("kind")
 """In the path of a data key: plaintext or wrapped."""
 
 _BOUND: tuple[Field[Any], ...] = (_CONTEXT, _ASSOCIATED_DATA, _NONCE)
-ENCRYPT: tuple[Field[Any], ...] = (_PLAINTEXT, _KEY_VERSION, _TYPE, *_BOUND, *BATCH)
+ENCRYPT: tuple[Field[Any], ...] = (_PLAINTEXT, _KEY_VERSION, _TYPE, CONVERGENT, *_BOUND, *BATCH)
 DECRYPT: tuple[Field[Any], ...] = (_CIPHERTEXT, *_BOUND, *BATCH)
 REWRAP: tuple[Field[Any], ...] = (_CIPHERTEXT, _KEY_VERSION, *_BOUND, *BATCH)
 DATA_KEY: tuple[Field[Any], ...] = (KIND, _BITS, _KEY_VERSION, *_BOUND)
@@ -88,6 +88,8 @@ class TransitEncryption:
     async def encrypt(self, call: ApiCall) -> Document:
         """Encrypt plaintexts. A key that does not exist is created, if the caller may do that."""
         check_status(call)
+        if call[CONVERGENT]:
+            raise TransitError(NOT_CONVERGENT)
         items = await items_of(self._operations, call)
         has_context = _contexts(call, items)
         try:

@@ -129,7 +129,7 @@ def stored_type(
             sets = ", ".join(offered)
             raise TransitError(f"parameter_set of {asked} must be one of: {sets}")
         return stored
-    if asked not in ALGORITHM_OF:
+    if asked not in ALGORITHM_OF or "/" in asked:
         names = ", ".join(dict.fromkeys(text.partition("/")[0] for text in ALGORITHM_OF))
         raise TransitError(f"unknown key type; the types are: {names}")
     return asked

@@ -37,7 +37,7 @@ _PARAMETER_SET = text("parameter_set")
 _KEY_SIZE = integer("key_size")
 _HYBRID = text("hybrid_key_type_pqc"), text("hybrid_key_type_ec")
 _DERIVED = boolean("derived")
-_CONVERGENT = boolean("convergent_encryption")
+CONVERGENT = boolean("convergent_encryption")
 _EXPORTABLE = boolean("exportable")
 _PLAINTEXT_BACKUP = boolean("allow_plaintext_backup")
 _DELETION_ALLOWED = boolean("deletion_allowed")
@@ -54,7 +54,7 @@ NEW_KEY: tuple[Field[Any], ...] = (
     _KEY_SIZE,
     *_HYBRID,
     _DERIVED,
-    _CONVERGENT,
+    CONVERGENT,
     _EXPORTABLE,
     _PLAINTEXT_BACKUP,
     _AUTO_ROTATE_PERIOD,
@@ -70,6 +70,10 @@ CONFIG: tuple[Field[Any], ...] = (
 LIST: tuple[Field[Any], ...] = (_AFTER, _LIMIT)
 READ_LIST: tuple[Field[Any], ...] = (_LIST, *LIST)
 
+NOT_CONVERGENT = (
+    "convergent_encryption is refused: it shows which plaintexts are equal; use hmac for an index of"
+    " equal values"
+)
 _NEVER: Sequence[tuple[Field[bool | None], str]] = (
     (_EXPORTABLE, "exportable is refused: private keys never leave the key service"),
     (
@@ -80,11 +84,8 @@ _NEVER: Sequence[tuple[Field[bool | None], str]] = (
         ),
     ),
     (
-        _CONVERGENT,
-        (
-            "convergent_encryption is refused: it shows which plaintexts are equal; use hmac for an"
-            " index of equal values"
-        ),
+        CONVERGENT,
+        NOT_CONVERGENT,
     ),
 )
 """What a request may not ask for, and why."""
