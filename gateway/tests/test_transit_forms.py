@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from time import process_time
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,7 @@ from pqkeep_gateway.api.keyrings import Keyrings
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden, too_many, unavailable
 from pqkeep_gateway.http.field import FieldError
+from pqkeep_gateway.transit.batches import checked_base64, parts_of
 from pqkeep_gateway.transit.fields import NAME, boolean, duration, integer, text, version
 from pqkeep_gateway.transit.key_types import ALGORITHM_OF, KeyType, stored_type
 from pqkeep_gateway.transit.keys import TransitKeys
@@ -224,3 +226,15 @@ async def test_long_lists(query: dict[str, object], listed: list[str], further: 
     response = await TransitKeys(cast("Operations", operations)).list_(call)
     assert json.loads(response.body)["data"]["keys"] == listed
     assert operations.further == further
+
+
+@pytest.mark.threat("flood")
+def test_a_large_value_that_is_wrong_is_refused_quickly() -> None:
+    """The place of the first error in a large text is found without a step for each character."""
+    size = 2 * 1024 * 1024
+    began = process_time()
+    with pytest.raises(TransitError, match=f"at input byte {size}"):
+        checked_base64("A" * size + "!")
+    with pytest.raises(TransitError, match="wrong number of fields"):
+        parts_of("vault:v1" + ":" * size, "ciphertext")
+    assert process_time() - began < 0.1

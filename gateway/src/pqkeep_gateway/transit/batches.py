@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar, cast
@@ -28,7 +29,7 @@ _PARTIAL_STATUSES = frozenset(
 ) - {HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT, HTTPStatus.NOT_MODIFIED}
 _MAX_DIGITS = len(str(MAX_KEY_VERSION))
 _LINE_ENDS = str.maketrans("", "", "\r\n")
-_ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+_bad_sign = re.compile(r"[^A-Za-z0-9+/]").search
 
 REQUIRED = (
     "missing 'context' for key derivation; the key was created using a derived key, which means"
@@ -197,8 +198,9 @@ def checked_base64(value: str, before: str = "") -> str:
     except (binascii.Error, ValueError):
         is_base64 = False
     if not is_base64:
-        bad = next((place for place, sign in enumerate(text) if sign not in _ALPHABET), len(text))
-        raise TransitError(f"{before}illegal base64 data at input byte {bad // 4 * 4}")
+        bad = _bad_sign(text)
+        place = bad.start() if bad else len(text)
+        raise TransitError(f"{before}illegal base64 data at input byte {place // 4 * 4}")
     return text
 
 
@@ -216,7 +218,7 @@ def parts_of(text: str, what: str, *, verify: str = "") -> tuple[int, str]:
     """
     if not text.startswith(PREFIX):
         raise TransitError(f"invalid {what}{verify}: no prefix")
-    parts = text.split(":")
+    parts = text.split(":", _PARTS)
     if len(parts) != _PARTS:
         raise TransitError(f"invalid {what}: wrong number of fields")
     digits = parts[1].removeprefix("v")
