@@ -673,7 +673,9 @@ def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> Ap
 
 
 def _outside_scopes(error: ScopeDeniedError, endpoint: Endpoint) -> ApiError:
-    hint = f"the API key's scopes do not allow {error.operation or 'the operation'} for this request"
+    hint = (
+        f"the API key's scopes do not allow {error.operation or 'the operation'} for this request"
+    )
     if error.must_name is not None:
         hint = f"only an API key with a scope that names {error.must_name} may do this"
     denied = denied_by(SCOPE_POLICY, error.algorithm, hint)
