@@ -193,11 +193,10 @@ def migrate(  # noqa: PLR0913 - an option each
     }
     show_facts(invocation, facts)
     if failed:
-        raise Refusal(
-            f"{failed} ciphertexts were not moved",
-            "see the column pqkeep_error in the output; move them again from a file of their own",
-            NOT_VERIFIED,
-        )
+        step = "see the column pqkeep_error in the output; move them again from a file of their own"
+        if form is None and chosen is Form.LINES and not move.moved + output.done:
+            step = f"if the input is CSV or JSON lines, name it with --format; otherwise {step}"
+        raise Refusal(f"{failed} ciphertexts were not moved", step, NOT_VERIFIED)
 
 
 @command(app, "translate-policy")
