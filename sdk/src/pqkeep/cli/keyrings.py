@@ -174,7 +174,8 @@ def create(  # noqa: PLR0913 - an option each
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="Let clients of Vault Transit use it as a key of this type, such as aes256-gcm96.",
+            help="Let clients of Vault Transit use it as a key of this type, such as aes256-gcm96, "
+            "x-wing or ml-dsa/65.",
             show_default=False,
         ),
     ] = None,
