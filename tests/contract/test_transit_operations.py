@@ -546,6 +546,23 @@ def test_random_bytes(transit: Transit) -> None:
         assert message in transit.refusal(path, body), path
 
 
+def test_a_refused_encryption_creates_no_key(transit: Transit, tenant: Caller) -> None:
+    """Encrypt creates a key only if it encrypts something, and none that keys/{name} refuses."""
+    for body in (
+        {},
+        {"plaintext": "%"},
+        {"plaintext": TEXT, "nonce": TEXT},
+        {"plaintext": TEXT, "key_version": "x"},
+        {"plaintext": TEXT, "context": TEXT, "type": "x-wing"},
+        {"plaintext": TEXT, "type": "hmac"},
+    ):
+        assert transit.refusal("encrypt/never", body)
+    assert transit.batch("encrypt/never", [{}, {"plaintext": "%"}])[0] == 400
+    assert tenant.ask("GET", "/kms/keyrings/never").status_code == 404
+    status, items = transit.batch("encrypt/never", [{}, {"plaintext": TEXT}])
+    assert (status, items[1]["key_version"]) == (400, 1)
+
+
 def test_nulls_and_unknown_fields_are_ignored(transit: Transit) -> None:
     """Spring Vault sends null for fields without a value, and Terraform a misspelt one."""
     body = {"plaintext": TEXT, "context": None, "nonce": None, "key_version": 0, "surprise": [1]}

@@ -8,7 +8,7 @@ from pqkeep_gateway.api.key_fields import MAX_CIPHERTEXT, MAX_PLAINTEXT
 from pqkeep_gateway.api.re_encryption import ReEncrypted
 from pqkeep_gateway.http.endpoint import ApiCall, Document
 from pqkeep_gateway.http.errors import ApiError
-from pqkeep_gateway.http.field import Field
+from pqkeep_gateway.http.field import Field, FieldError
 from pqkeep_gateway.http.text import base64_size
 from pqkeep_gateway.transit.batches import (
     BATCH,
@@ -97,7 +97,7 @@ class TransitEncryption:
         except ApiError as error:
             if error.kind is not ErrorKind.KEYRING_NOT_FOUND:
                 raise
-            key_type = await self._create(call, derived=has_context)
+            key_type = await self._create(call, items, derived=has_context)
         _require_encryption(key_type)
         task = Task("encrypt", _to_encrypt, _encrypted, _WRITING, tells_failures=True)
         return await respond(self._operations, call, task, key_type, items)
@@ -138,12 +138,17 @@ class TransitEncryption:
         _require_encryption(key_type, what)
         return key_type
 
-    async def _create(self, call: ApiCall, *, derived: bool) -> KeyType:
-        """Create the call's key, if the caller may do that. Raises ApiError."""
+    async def _create(self, call: ApiCall, items: Sequence[Reader], *, derived: bool) -> KeyType:
+        """Create the call's key, if the caller may do that; return its type. Raises ApiError.
+
+        A request with refused items only creates nothing.
+        """
         wanted = KeyType(stored_type(call[_TYPE], None, None, (None, None)), derived=derived)
         _require_encryption(wanted)
         if not self._operations.may_create(call, wanted.algorithm):
             raise TransitError(NO_KEY, is_recorded=True)
+        if not any(_can_be_encrypted(item, wanted) for item in items):
+            return wanted
         return await self._keys.ensure(call, wanted)
 
 
@@ -176,6 +181,14 @@ def _to_encrypt(item: Reader, _: KeyType) -> Mapping[str, object]:
     if plaintext is None:
         raise TransitError("missing plaintext to encrypt")
     return {"plaintext": plaintext, "key_version": item[_KEY_VERSION] or None, **_bound(item)}
+
+
+def _can_be_encrypted(item: Reader, key_type: KeyType) -> bool:
+    try:
+        _to_encrypt(item, key_type)
+    except (FieldError, TransitError):
+        return False
+    return True
 
 
 def _encrypted(data: Encrypted) -> Mapping[str, object]:

@@ -106,8 +106,6 @@ class TransitKeys:
             call[_TYPE], call[_PARAMETER_SET], call[_KEY_SIZE], (call[_HYBRID[0]], call[_HYBRID[1]])
         )
         wanted = KeyType(stored, derived=bool(call[_DERIVED]))
-        if wanted.derived and wanted.algorithm is not Algorithm.XAES_256_GCM:
-            raise TransitError(f"derived is not offered for type {wanted.name}; use aes256-gcm96")
         key_type = await self.ensure(call, wanted, _days(call[_AUTO_ROTATE_PERIOD]))
         if (call[_TYPE] and key_type.stored != wanted.stored) or (
             call[_DERIVED] is not None and key_type.derived != wanted.derived
@@ -123,6 +121,8 @@ class TransitKeys:
         self, call: ApiCall, wanted: KeyType, rotation_days: int | None = None
     ) -> KeyType:
         """Create the call's key unless it exists; return its type. Raises ApiError."""
+        if wanted.derived and wanted.algorithm is not Algorithm.XAES_256_GCM:
+            raise TransitError(f"derived is not offered for type {wanted.name}; use aes256-gcm96")
         name = call[NAME]
         try:
             await self._operations.run(
