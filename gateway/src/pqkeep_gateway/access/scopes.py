@@ -303,7 +303,7 @@ def algorithms_in_scope(
         if scopes is None or scopes.allow(operation, keyring, algorithm)
     )
     if not found:
-        raise ScopeDeniedError
+        raise ScopeDeniedError(operation=operation)
     return found
 
 
