@@ -141,6 +141,7 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
         ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
         ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
         ("reference", f"{ready.base_url}/docs"),
+        ("Vault", f"{ready.base_url} (as VAULT_ADDR; VAULT_TOKEN is the API key)"),
         *(
             (("mailbox", f"{ready.mailbox} (messages are stored here, not sent)"),)
             if ready.mailbox
