@@ -615,10 +615,10 @@ USES = frozenset(
     {
         *("Encrypt", "Decrypt", "Encapsulate", "Decapsulate", "Wrap", "Unwrap", "ReEncrypt"),
         *("Sign", "Verify", "SignHash", "VerifyHash", "SignJws", "SignMu", "VerifyMu"),
-        *("GenerateDataKey", "ComputeMac", "VerifyMac"),
+        *("GenerateDataKey", "ComputeMac", "VerifyMac", "HashData", "GenerateRandom"),
     }
 )
-"""Operations that use keys without changing any."""
+"""Operations that use keys, or none, without changing any."""
 
 
 @pytest.mark.threat("compromised-gateway")

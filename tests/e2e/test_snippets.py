@@ -135,7 +135,29 @@ def shell(snippet: str, expected: int, **environment: str) -> str:
     return response
 
 
-def test_each_curl_works(address: str, new_tenant: Callable[..., Caller], operator: Caller) -> None:
+@pytest.fixture
+def deleting(
+    installation: Installation, new_person: Callable[..., Caller]
+) -> Callable[[Caller], Caller]:
+    """Let a keyring be deleted, and return an API key of its tenant that may delete it."""
+
+    def prepare(tenant: Caller) -> Caller:
+        person = new_person(tenant.tenant_id)
+        changes = {"deletion_allowed": True}
+        person.ask_proven("PATCH", "/kms/keyrings/payments.cards", changes).raise_for_status()
+        scopes = {"scopes": [{"operations": ["delete-keyring"]}]}
+        made = person.post_proven(f"/tenants/{tenant.tenant_id}/api-keys", scopes, status=201)
+        return installation.caller(made["api_key"], tenant.tenant_id)
+
+    return prepare
+
+
+def test_each_curl_works(
+    address: str,
+    new_tenant: Callable[..., Caller],
+    operator: Caller,
+    deleting: Callable[[Caller], Caller],
+) -> None:
     """In a sensible order, each curl command of a program gets the documented response."""
     tenant = new_tenant()
     for name in prepared(tenant):
@@ -143,6 +165,8 @@ def test_each_curl_works(address: str, new_tenant: Callable[..., Caller], operat
         credential = operator if name in BY_OPERATOR else tenant
         if name == "delete_tenant":
             suspend(operator, tenant)
+        if name == "delete_keyring":
+            credential = deleting(tenant)
         prefix = {"prefix": ""} if row is HEALTH else {}
         snippet = curl(row, values_of(name, tenant), **prefix)
         response = shell(snippet, row.status, PQKEEP_API_KEY=credential.api_key)
@@ -155,6 +179,7 @@ def test_each_program_works(
     address: str,
     new_tenant: Callable[..., Caller],
     operator: Caller,
+    deleting: Callable[[Caller], Caller],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -164,6 +189,8 @@ def test_each_program_works(
         credential = operator if name in BY_OPERATOR else tenant
         if name == "delete_tenant":
             suspend(operator, tenant)
+        if name == "delete_keyring":
+            credential = deleting(tenant)
         program = python(ROWS[name], values_of(name, tenant))
         assert program or not ROWS[name].path.startswith(IN_THE_CLIENT), name
         if program is None:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     false,
+    text,
 )
 
 from pqkeep_keyservice.ledger.schema import KEYRING_TEXT
@@ -60,6 +61,7 @@ SERVICE_EPOCH = Table(
 )
 """One row, used only on PostgreSQL: the holder's session, and until when it is protected."""
 
+_IS_DELETED = text("name <> 'default' AND destruction IS NOT NULL AND destruction <> 'cancelled'")
 KEYRINGS = Table(
     "keyrings",
     METADATA,
@@ -81,6 +83,14 @@ KEYRINGS = Table(
     Column("destruction", String(16), nullable=True),
     Column("destruction_at_us", BigInteger, nullable=True, index=True),
     Column("mac", LargeBinary, nullable=False),
+    Index(
+        "deleted_keyrings",
+        "tenant_id",
+        "name",
+        "destruction",
+        sqlite_where=_IS_DELETED,
+        postgresql_where=_IS_DELETED,
+    ),
 )
 """``mac`` covers all other columns. The default keyring has a row only after its first change, and
 ``destruction`` in that row concerns all private keys of the tenant. In another row it concerns the
