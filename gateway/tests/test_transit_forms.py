@@ -17,13 +17,13 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.api.keyrings import EXAMPLE as KEYRING
-from pqkeep_gateway.api.keyrings import Keyrings
+from pqkeep_gateway.api.keyrings import TRANSIT_TYPES, Keyrings
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden, too_many, unavailable
 from pqkeep_gateway.http.field import FieldError
 from pqkeep_gateway.transit.batches import checked_base64, parts_of
 from pqkeep_gateway.transit.fields import NAME, boolean, duration, integer, text, version
-from pqkeep_gateway.transit.key_types import ALGORITHM_OF, KeyType, stored_type
+from pqkeep_gateway.transit.key_types import KeyType, stored_type
 from pqkeep_gateway.transit.keys import TransitKeys
 from pqkeep_gateway.transit.operations import Operations
 from pqkeep_gateway.transit.responses import MESSAGES, TransitError, error_response, not_found
@@ -116,13 +116,13 @@ def test_a_type_is_known_or_refused(
     """Each type that is accepted has an algorithm, and is told as it was asked for."""
     with suppress(TransitError):
         stored = stored_type(name, parameter_set, key_size, (None, None))
-        assert stored in ALGORITHM_OF
+        assert stored in TRANSIT_TYPES
         assert not name or KeyType(stored, derived=False).name == name
 
 
 def test_each_algorithm_has_a_type() -> None:
     """Every algorithm can be asked for."""
-    assert set(ALGORITHM_OF.values()) == set(Algorithm)
+    assert set(TRANSIT_TYPES.values()) == set(Algorithm)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """/api/v1/kms/keyrings: named sets of keys, one for each algorithm, with their purposes."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar, cast
 
@@ -27,7 +27,7 @@ from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import of_deleted_keyring, of_keyring
 from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
 from pqkeep_gateway.tenancy.plans import Plans
-from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
 from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import (
@@ -65,9 +65,28 @@ from pqkeep_protocol.messages import (
 
 MAX_ON_PAGE = 1_000
 """Keyrings in one response."""
+TRANSIT_TYPES: Mapping[str, Algorithm] = {
+    "aes256-gcm96": Algorithm.XAES_256_GCM,
+    "chacha20-poly1305": Algorithm.XAES_256_GCM,
+    "xchacha20-poly1305": Algorithm.XAES_256_GCM,
+    "x-wing": Algorithm.X_WING,
+    "ml-kem-768": Algorithm.ML_KEM_768,
+    "ml-kem-1024": Algorithm.ML_KEM_1024,
+    "hmac": Algorithm.HMAC_SHA_256,
+    "hmac/64": Algorithm.HMAC_SHA_512,
+    "ml-dsa/65": Algorithm.ML_DSA_65,
+    "ml-dsa/87": Algorithm.ML_DSA_87,
+    "mldsa-65": Algorithm.ML_DSA_65,
+    "mldsa-87": Algorithm.ML_DSA_87,
+    "slh-dsa/slh-dsa-sha2-128s": Algorithm.SLH_DSA_SHA2_128S,
+    "slh-dsa/slh-dsa-sha2-128f": Algorithm.SLH_DSA_SHA2_128F,
+    "slh-dsa/slh-dsa-sha2-192s": Algorithm.SLH_DSA_SHA2_192S,
+    "slh-dsa/slh-dsa-sha2-256s": Algorithm.SLH_DSA_SHA2_256S,
+    "hybrid/65": Algorithm.COMPOSITE_ML_DSA,
+}
+"""The algorithm of each key type of Vault Transit, which has its parameter set after a slash."""
 _LABEL = "[a-z0-9][a-z0-9._-]{0,63}"
 _is_prefix = re.compile(KEYRING_PREFIX).fullmatch
-_is_transit_type = re.compile(TRANSIT_TYPE).fullmatch
 _is_label_name = re.compile(LABEL_NAME).fullmatch
 _EACH_LABEL = (
     f"must be an object of at most {MAX_LABELS} labels: names of 1 to 64 characters of a-z 0-9 . _ -, the first a letter"
@@ -75,6 +94,10 @@ _EACH_LABEL = (
 )
 _EACH_PURPOSE = "must be a list with at least one purpose: " + ", ".join(KeyPurpose)
 _A_LABEL = "must be a label's name and value, separated by a colon"
+
+
+def _encrypts(algorithm: Algorithm) -> bool:
+    return ALGORITHMS[algorithm].kind in {Kind.KEM, Kind.CIPHER}
 
 
 def _is_label_value(value: object) -> bool:
@@ -171,8 +194,8 @@ TRANSIT_TYPE_ = text_field(
     "aes256-gcm96",
     at_most=65,
     pattern=f"^{TRANSIT_TYPE}$",
-    is_valid=lambda text: _is_transit_type(text) is not None,
-    must="must be a key type of Vault Transit, such as aes256-gcm96 or ml-dsa/65",
+    is_valid=TRANSIT_TYPES.__contains__,
+    must="must be one of the key types of Vault Transit: " + ", ".join(TRANSIT_TYPES),
 ).optional()
 DERIVED = boolean_field(
     "derived",
@@ -442,6 +465,10 @@ class _Keyrings:
         """
         description, labels, purposes, rotation_days, archive_after_days, *_ = _SETTINGS
         *_, decryption, encryption, deletion = _SETTINGS
+        transit_type = call[TRANSIT_TYPE_] or ""
+        if call[DERIVED] and transit_type and not _encrypts(TRANSIT_TYPES[transit_type]):
+            message = f"must be false: keys of transit_type {transit_type} do not encrypt"
+            raise FieldError(DERIVED.name, Problem.MALFORMED, message)
         request = CreateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NEW_NAME],
@@ -454,7 +481,7 @@ class _Keyrings:
             minimum_encryption_version=call[encryption],
             deletion_allowed=self._deletion_allowed(call, deletion),
             first_version=call[FIRST_VERSION],
-            transit_type=call[TRANSIT_TYPE_] or "",
+            transit_type=transit_type,
             derived=call[DERIVED],
             quota=self._plans[call.tenant.entitlements.effective_tier].keyrings,
         )

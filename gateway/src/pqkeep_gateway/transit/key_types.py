@@ -7,31 +7,12 @@ several: ``ml-dsa/65``.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pqkeep_gateway.api.keyrings import TRANSIT_TYPES
 from pqkeep_gateway.transit.responses import TransitError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
 
 _LARGE_HMAC = "hmac/64"
 DEFAULT = "aes256-gcm96"
-ALGORITHM_OF: Mapping[str, Algorithm] = {
-    "aes256-gcm96": Algorithm.XAES_256_GCM,
-    "chacha20-poly1305": Algorithm.XAES_256_GCM,
-    "xchacha20-poly1305": Algorithm.XAES_256_GCM,
-    "x-wing": Algorithm.X_WING,
-    "ml-kem-768": Algorithm.ML_KEM_768,
-    "ml-kem-1024": Algorithm.ML_KEM_1024,
-    "hmac": Algorithm.HMAC_SHA_256,
-    _LARGE_HMAC: Algorithm.HMAC_SHA_512,
-    "ml-dsa/65": Algorithm.ML_DSA_65,
-    "ml-dsa/87": Algorithm.ML_DSA_87,
-    "mldsa-65": Algorithm.ML_DSA_65,
-    "mldsa-87": Algorithm.ML_DSA_87,
-    "slh-dsa/slh-dsa-sha2-128s": Algorithm.SLH_DSA_SHA2_128S,
-    "slh-dsa/slh-dsa-sha2-128f": Algorithm.SLH_DSA_SHA2_128F,
-    "slh-dsa/slh-dsa-sha2-192s": Algorithm.SLH_DSA_SHA2_192S,
-    "slh-dsa/slh-dsa-sha2-256s": Algorithm.SLH_DSA_SHA2_256S,
-    "hybrid/65": Algorithm.COMPOSITE_ML_DSA,
-}
-"""The algorithm of each stored type."""
 DEFAULT_SETS = {"ml-dsa": "65", "slh-dsa": "slh-dsa-sha2-128s", "hybrid": "65"}
 """The parameter set of a type that needs one, if the request names none."""
 _CLASSICAL = (
@@ -83,7 +64,7 @@ class KeyType(NamedTuple):
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm of the keyring's keys."""
-        return ALGORITHM_OF[self.stored]
+        return TRANSIT_TYPES[self.stored]
 
     @property
     def encrypts(self) -> bool:
@@ -122,14 +103,14 @@ def stored_type(
         )
     if asked in DEFAULT_SETS:
         stored = f"{asked}/{parameter_set or DEFAULT_SETS[asked]}"
-        if stored not in ALGORITHM_OF:
+        if stored not in TRANSIT_TYPES:
             offered = [
-                text.partition("/")[2] for text in ALGORITHM_OF if text.startswith(f"{asked}/")
+                text.partition("/")[2] for text in TRANSIT_TYPES if text.startswith(f"{asked}/")
             ]
             sets = ", ".join(offered)
             raise TransitError(f"parameter_set of {asked} must be one of: {sets}")
         return stored
-    if asked not in ALGORITHM_OF or "/" in asked:
-        names = ", ".join(dict.fromkeys(text.partition("/")[0] for text in ALGORITHM_OF))
+    if asked not in TRANSIT_TYPES or "/" in asked:
+        names = ", ".join(dict.fromkeys(text.partition("/")[0] for text in TRANSIT_TYPES))
         raise TransitError(f"unknown key type; the types are: {names}")
     return asked

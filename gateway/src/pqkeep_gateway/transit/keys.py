@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from pqkeep_gateway.api.keyrings import MAX_ON_PAGE, Keyring, Keyrings
+from pqkeep_gateway.api.keyrings import MAX_ON_PAGE, TRANSIT_TYPES, Keyring, Keyrings
 from pqkeep_gateway.api.keys import Key, Keys
 from pqkeep_gateway.http.endpoint import ApiCall, Document
 from pqkeep_gateway.http.errors import ApiError
@@ -18,7 +18,7 @@ from pqkeep_gateway.transit.fields import (
     text,
     version,
 )
-from pqkeep_gateway.transit.key_types import ALGORITHM_OF, KeyType, stored_type
+from pqkeep_gateway.transit.key_types import KeyType, stored_type
 from pqkeep_gateway.transit.operations import NOT_OURS, Operations, is_absent
 from pqkeep_gateway.transit.responses import (
     TransitError,
@@ -286,7 +286,7 @@ def _told(error: ApiError, absent: str) -> ApiError:
 
 
 def _is_ours(keyring: Keyring) -> bool:
-    return keyring.transit_type in ALGORITHM_OF
+    return keyring.transit_type in TRANSIT_TYPES
 
 
 def _type_of(keyring: Keyring) -> KeyType:

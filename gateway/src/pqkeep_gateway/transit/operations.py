@@ -15,13 +15,14 @@ from pqkeep_gateway.access.admission import Admission, Admitted
 from pqkeep_gateway.access.callers import PERMISSION_OF, may
 from pqkeep_gateway.access.scopes import algorithms_in_scope
 from pqkeep_gateway.api.errors import key_service_error
+from pqkeep_gateway.api.keyrings import TRANSIT_TYPES
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.transit.fields import NAME
-from pqkeep_gateway.transit.key_types import ALGORITHM_OF, KeyType
+from pqkeep_gateway.transit.key_types import KeyType
 from pqkeep_gateway.transit.responses import TransitError
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -142,7 +143,7 @@ class Operations:
         except KeyServiceError as refusal:
             raise key_service_error(refusal.kind) from None
         stored = found.keyring.transit_type
-        if stored not in ALGORITHM_OF:
+        if stored not in TRANSIT_TYPES:
             raise TransitError(NOT_OURS)
         key_type = KeyType(stored, found.keyring.derived)
         self._types[tenant.tenant, name] = key_type
