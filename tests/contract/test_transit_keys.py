@@ -15,7 +15,7 @@ from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credential_lookups import UNKNOWN_CREDENTIALS
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_gateway.transit.key_types import ALGORITHM_OF
+from pqkeep_gateway.api.keyrings import TRANSIT_TYPES
 
 TYPES: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "aes256-gcm96": ({"type": "aes256-gcm96"}, {}),
@@ -149,7 +149,7 @@ def test_a_key_has_the_type_that_was_asked_for(tenant: Caller, ask: Ask, stored:
     assert first.items() >= more.items()
     assert {field for field, value in first.items() if type(value) is int} >= NUMBERS
     keys = tenant.get("/kms/keys", keyring=first["name"])["keys"]
-    assert [key["algorithm"] for key in keys] == [ALGORITHM_OF[stored].value]
+    assert [key["algorithm"] for key in keys] == [TRANSIT_TYPES[stored].value]
 
 
 @pytest.mark.parametrize(("path", "body", "sentence"), REFUSED, ids=str)
@@ -309,10 +309,12 @@ def test_a_keyring_with_a_type_is_a_key(tenant: Caller, ask: Ask) -> None:
     encrypted = _data(ask("POST", f"transit/encrypt/{name}", {"plaintext": "QUJD"}))["ciphertext"]
     body = {"ciphertext": encrypted.split(":")[2], "key_version": 1, "keyring": name}
     assert tenant.post("/kem/decrypt", body)["plaintext"] == "QUJD"
-    for wrong in ("AES", "a/b/c", "", "x" * 40):
+    for wrong in ("AES", "a/b/c", "", "x" * 40, "ml-dsa", "aes128-gcm96"):
         other = {"name": f"k-{uuid.uuid4()}", "transit_type": wrong}
         status, _, field = tenant.refusal("/kms/keyrings", other)
         assert (status, field) == (400, "transit_type")
+    derived = {"name": f"k-{uuid.uuid4()}", "transit_type": "ml-dsa/65", "derived": True}
+    assert tenant.refusal("/kms/keyrings", derived)[::2] == (400, "derived")
 
 
 def test_a_key_is_deleted_and_restored_by_people_too(
@@ -474,6 +476,11 @@ def test_logging_in_with_an_api_key(ask: Ask, tenant: Caller) -> None:
         {},
     ):
         assert _refusal(ask("POST", path, body)) == "invalid role or secret ID"
+    elsewhere = {"X-Vault-Namespace": "another"}
+    given = {"role_id": "worker", "secret_id": made["api_key"]}
+    assert "X-Vault-Namespace" in _refusal(ask("POST", path, given, headers=elsewhere))
+    own = {"X-Vault-Namespace": str(tenant.tenant_id)}
+    assert ask("POST", path, given, headers=own).status_code == 200
 
 
 @pytest.mark.threat("stranger")

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pqkeep_gateway.access.callers import Permission
@@ -50,12 +51,14 @@ class Row:
     """Whether it needs no credential."""
 
 
-def rows(operations: Operations, clock: Clock) -> tuple[Row, ...]:
-    """Return the table."""
+def rows(
+    operations: Operations, clock: Clock, check_head: Callable[[ApiCall], Awaitable[None]]
+) -> tuple[Row, ...]:
+    """Return the table. ``check_head``: as ``_check_head``, for the caller that a login finds."""
     transit_keys = TransitKeys(operations)
     encryption_ = TransitEncryption(operations, transit_keys)
     signing_, tools_ = TransitSigning(operations), TransitTools(operations)
-    system_ = System(operations, clock)
+    system_ = System(operations, clock, check_head)
     return (
         Row("GET", "sys/health", "check_health", system_.health, is_public=True),
         Row("GET", "sys/seal-status", "check_health", system_.seal_status, is_public=True),
@@ -145,12 +148,13 @@ def face(
 ) -> Face:
     """Return the face for the API's endpoints. ``look_ups``: the key service, for types."""
     operations = Operations(pipeline, endpoints, look_ups)
+    check_head = partial(_check_head, find_tenant=find_tenant)
 
     def endpoint(row: Row) -> Endpoint:
         base = operations[row.operation]
 
         async def handler(call: ApiCall) -> Document:
-            await _check_head(call, find_tenant)
+            await check_head(call)
             return await row.handler(call)
 
         has_name = "{name}" in row.path
@@ -171,7 +175,7 @@ def face(
 
     return Face(
         prefix=PREFIX,
-        endpoints=tuple(endpoint(row) for row in rows(operations, clock)),
+        endpoints=tuple(endpoint(row) for row in rows(operations, clock, check_head)),
         read_credential=read_credential,
         error_response=error_response,
     )

@@ -1,6 +1,6 @@
 """sys/* and auth/*: what clients ask before and beside their work with keys."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -45,10 +45,16 @@ LOGIN: tuple[Field[Any], ...] = (_ROLE_ID, _SECRET_ID)
 class System:
     """The handlers."""
 
-    def __init__(self, operations: Operations, clock: Clock) -> None:
-        """Take the operations of the API, and the clock for remaining times."""
+    def __init__(
+        self,
+        operations: Operations,
+        clock: Clock,
+        check_head: Callable[[ApiCall], Awaitable[None]],
+    ) -> None:
+        """Take the operations of the API, the clock for remaining times, and a check of headers."""
         self._operations = operations
         self._clock = clock
+        self._check_head = check_head
 
     async def health(self, call: ApiCall) -> Document:
         """Tell whether requests can be served: 200, or 503 as a sealed Vault."""
@@ -165,8 +171,9 @@ class System:
             is_named and principal.name != call[_ROLE_ID]
         ):
             raise TransitError("invalid role or secret ID")
-        own = await self._own(_as(call, principal))
-        return success(call, None, auth=self._auth(own, secret_id))
+        admitted = _as(call, principal)
+        await self._check_head(admitted)
+        return success(call, None, auth=self._auth(await self._own(admitted), secret_id))
 
     async def _own(self, call: ApiCall) -> OwnApiKey:
         own: OwnApiKey = await self._operations.run("get_own_api_key", call, {})
