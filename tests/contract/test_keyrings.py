@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -380,6 +382,44 @@ def test_a_program_deletes_only_a_keyring_that_allows_it(
     outcomes = [record["outcome"] for record in recorded]
     assert outcomes == ["deletion-denied", "deletion-denied", "success", "keyring-not-found"]
     assert tenant.post(f"{keyring}/restore")["deletion_allowed"] is True
+
+
+@pytest.mark.threat("stolen-api-key")
+def test_deletions_and_restores_at_once_take_turns(
+    tenant: Caller, new_person: Callable[..., Caller], installation: Installation
+) -> None:
+    """Of many requests at once, no deletion succeeds twice without a restore between, and no creation."""
+    owner = new_person(tenant.tenant_id)
+    scopes = [{"operations": ["*", "delete-keyring"], "keyrings": [CARDS]}]
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = owner.post_proven(path, {"scopes": scopes, "allow_absent_keyrings": True}, status=201)
+    tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
+    patch(owner, CARDS, deletion_allowed=True)
+
+    def ask_all(_: int) -> set[int]:
+        program = installation.caller(made["api_key"], tenant.tenant_id)
+        return {
+            program.ask(method, path, body).status_code
+            for _ in range(6)
+            for method, path, body in (
+                ("DELETE", f"/kms/keyrings/{CARDS}?delay_days=30", None),
+                ("POST", "/kms/keyrings", {"name": CARDS}),
+                ("POST", f"/kms/keyrings/{CARDS}/restore", None),
+            )
+        }
+
+    with ThreadPoolExecutor(6) as callers:
+        statuses = set().union(*callers.map(ask_all, range(6)))
+    assert statuses <= {200, 404, 409}
+    recorded = tenant.get("/audit/records", outcome="success", limit=500)["records"]
+    turns = [
+        record["operation"]
+        for record in recorded
+        if record["operation"] in {"create-keyring", "delete-keyring", "restore-keyring"}
+    ]
+    assert turns.count("create-keyring") == 1
+    assert turns.count("delete-keyring") > 1
+    assert ("delete-keyring", "delete-keyring") not in pairwise(turns)
 
 
 def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:
