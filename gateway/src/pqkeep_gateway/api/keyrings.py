@@ -346,15 +346,16 @@ def endpoints(
     """Return the endpoints of keyrings.
 
     ``tell_owners`` receives announcements for a tenant's owners. ``archive_delay_days``: the least
-    delay before private keys are destroyed.
+    delay before private keys are destroyed. A request that names none gets seven days or more.
     """
+    usual_days = max(archive_delay_days, MIN_ARCHIVE_DAYS)
     delay_days = integer_field(
         "delay_days",
         "Days until the private keys are destroyed.",
-        max(archive_delay_days, MIN_ARCHIVE_DAYS),
+        usual_days,
         at_least=archive_delay_days,
         at_most=MAX_ARCHIVE_DAYS,
-    ).or_default(archive_delay_days)
+    ).or_default(usual_days)
     handlers = _Keyrings(access, plans, tell_owners, delay_days)
     return (
         Endpoint(

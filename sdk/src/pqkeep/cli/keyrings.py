@@ -131,7 +131,7 @@ def delete(
         typer.Option(
             metavar="N",
             min=0,
-            help="Destroy the private keys after this many days. By default: the least delay.",
+            help="Destroy the private keys after this many days. By default: 7, or the least delay if it is longer.",
             show_default=False,
         ),
     ] = None,

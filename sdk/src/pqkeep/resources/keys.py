@@ -375,7 +375,7 @@ class Keyrings(Generic[T_co]):
 
     @Operation
     def delete(self, name: str, *, delay_days: int | None = None) -> Call[Keyring]:
-        """Delete a keyring. Its private keys are destroyed after the delay; left out: the least.
+        """Delete a keyring. Its private keys are destroyed after the delay: by default 7 days or more.
 
         The API key needs a scope that names ``delete-keyring``, and the keyring
         ``deletion_allowed``. Raises NotFoundError.
