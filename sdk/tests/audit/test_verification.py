@@ -166,11 +166,14 @@ def test_memory_does_not_grow_with_the_log(new_log: Callable[..., Log], save: Sa
     peaks = []
     for count in (300, 1_500):
         path = save("export.jsonl", new_log(count).export())
-        tracemalloc.start()
-        report = verify([path])
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        assert report.findings == ()
+        measured = []
+        for _ in range(3):  # other threads of the tests allocate too, now and then
+            tracemalloc.start()
+            report = verify([path])
+            measured.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            assert report.findings == ()
+        peaks.append(min(measured))
     assert peaks[1] < peaks[0] + 100_000
 
 
