@@ -231,6 +231,7 @@ def test_only_true_is_true(connect: Connect, response: Answer, valid: object) ->
 def test_re_encrypted_to_another_key(connect: Connect, response: Answer) -> None:
     """Target fields that a re-encryption's response leaves out are the source's; others are checked."""
     data = {"ciphertext": "AAAA", "key_version": 2, "algorithm": "X-Wing", "keyring": "a"}
+    data |= {"moved": True}
     client = connect(response(json.dumps({"data": data}).encode()), API_KEY)
     source: dict[str, Any] = {"key_version": 1, "algorithm": "X-Wing", "keyring": "a"}
     assert client.kem.re_encrypt(b"", **source).key_version == 2

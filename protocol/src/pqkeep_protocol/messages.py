@@ -274,6 +274,8 @@ class ReEncrypted(Result, frozen=True, kw_only=True, tag="re-encrypted"):
 
     ciphertext: bytes
     version: SomeVersion
+    moved: bool = True
+    """False if the source was already this: it is returned unchanged."""
 
 
 class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encrypt"):

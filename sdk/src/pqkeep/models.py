@@ -97,6 +97,8 @@ class ReEncrypted:
     key_version: int
     algorithm: str
     keyring: str
+    moved: bool
+    """False if the data was already there: it is returned unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,13 @@ class ReEncrypted(KeyResponse, frozen=True, kw_only=True):
     key_version: KeyVersionUsed
     algorithm: Annotated[Algorithm, Meta(description="The target's.")]
     keyring: Annotated[str, Meta(description="The target's.")]
+    moved: Annotated[
+        bool,
+        Meta(
+            description="False if the source already has the target's key version, form and "
+            "associated data: it is returned unchanged."
+        ),
+    ]
 
 
 class _Source(NamedTuple):
@@ -172,7 +179,7 @@ def re_encrypt(call: KeyCall) -> ReEncrypt:
     """Re-encrypt a ciphertext or a wrapped key to another key, without revealing the plaintext.
 
     The plaintext stays in the key service. The result is a new output of encrypt or wrap with the
-    target's active key.
+    target's active key. Data that is already there is returned unchanged, with `moved` false.
     """
     source, to, associated_data = _source_of(call), call[TO], call[ASSOCIATED_DATA]
     context = call[DERIVATION_CONTEXT]
@@ -210,7 +217,10 @@ def re_encrypted(
         raise error_for(reading, outcome, call.values)
     target = request.target
     response = ReEncrypted(
-        key_version=outcome.version, algorithm=_name_of(call, target), keyring=target.keyring
+        key_version=outcome.version,
+        algorithm=_name_of(call, target),
+        keyring=target.keyring,
+        moved=outcome.moved,
     )
     if target.format is CiphertextFormat.ENVELOPE:
         header = Header(target.algorithm, outcome.version, target.keyring)
@@ -251,5 +261,6 @@ OPERATION = KeyOperation(
         key_version=1,
         algorithm=Algorithm.X_WING,
         keyring=DEFAULT_KEYRING,
+        moved=True,
     ),
 )

@@ -1,5 +1,7 @@
 """re-encrypt: from one key to another. The plaintext stays in this process."""
 
+from msgspec import structs
+
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.ledger.records import target_text
@@ -15,6 +17,7 @@ from pqkeep_protocol.messages import (
     Encrypted,
     ReEncrypt,
     ReEncrypted,
+    Target,
     Unwrap,
     Unwrapped,
     Wrap,
@@ -24,6 +27,9 @@ from pqkeep_protocol.messages import (
 
 async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     """Decrypt with the source, and encrypt with the active key of the target.
+
+    A source that already has the target's key version, form and binding is returned unchanged. Its
+    record names no target.
 
     Raises PURPOSE_DENIED and TARGET_PURPOSE_DENIED unless the source keyring allows decrypting and
     the target encrypting; the errors of decrypt and unwrap; TARGET_NOT_FOUND;
@@ -41,7 +47,7 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
         raise KeyServiceError(ErrorKind.TARGET_PURPOSE_DENIED)
     plaintext = await _opened(request, context)
     sealed, record = await _sealed(request, plaintext, context, target)
-    return OperationResult(sealed, request.version, target=record)
+    return OperationResult(sealed, request.version, target=record if sealed.moved else None)
 
 
 async def _opened(request: ReEncrypt, context: Context) -> bytes:
@@ -96,6 +102,10 @@ async def _sealed(
         raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
     if not keyring.info.allows_version(Operation.ENCRYPT, version):
         raise KeyServiceError(ErrorKind.TARGET_VERSION_BELOW_MINIMUM)
+    record = target_text(target.keyring, target.algorithm, version)
+    if version == request.version and _leaves_unchanged(request):
+        unchanged = ReEncrypted(ciphertext=request.ciphertext, version=version, moved=False)
+        return unchanged, record
     if request.is_wrapped_key:
         wrap = Wrap(
             tenant=request.tenant,
@@ -123,10 +133,23 @@ async def _sealed(
         done = kem_dem.encrypt(encrypt, target_context)
     match done.result:
         case Encrypted(ciphertext=ciphertext) | Wrapped(wrapped_key=ciphertext):
-            record = target_text(target.keyring, target.algorithm, version)
             return ReEncrypted(ciphertext=ciphertext, version=version), record
         case _:
             raise KeyServiceError(ErrorKind.INTERNAL)
+
+
+def _leaves_unchanged(request: ReEncrypt) -> bool:
+    """Return True if source and target differ in nothing but the key version."""
+    source = Target(
+        request.algorithm,
+        request.keyring,
+        request.associated_data,
+        request.format,
+        request.context,
+    )
+    if request.is_wrapped_key:
+        source = structs.replace(source, format=request.target.format)
+    return request.target == source
 
 
 def _require_operation(request: Decrypt | Unwrap | Encrypt | Wrap) -> None:

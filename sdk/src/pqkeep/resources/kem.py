@@ -322,7 +322,8 @@ class Kem(Generic[T_co]):
 
         The plaintext does not leave the service. The target's missing fields are those of the
         source. Without any, the target is the active version of the same key. An envelope names its
-        own key version. The compliance profile applies to the target.
+        own key version. Data that is already there is returned unchanged, with ``moved`` False. The
+        compliance profile applies to the target.
         """
         rule = self._rules.kem if wrapped_key is None else self._rules.wrap
         target = {
@@ -421,4 +422,5 @@ def _re_encrypted(data: Data) -> ReEncrypted:
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
         keyring=data.text("keyring"),
+        moved=data.flag("moved"),
     )
