@@ -49,6 +49,8 @@ RECORDS = st.builds(
     keyring_revision=st.none(),
     keyring=st.sampled_from([None, KeyringName("default"), KeyringName("other")]),
     target=st.sampled_from(TARGETS),
+    rule=st.sampled_from([None, "cnsa-2.0"]),
+    campaign=st.sampled_from([None, "to-x-wing"]),
 )
 COUNTS = "SELECT * FROM key_usage", "SELECT * FROM operation_counts"
 

@@ -7,7 +7,7 @@ import pytest
 from pqkeep_keyservice.ledger.records import Row, record_text
 from pqkeep_protocol.audit import MAX_PAGE, AnyAuditResult, Proof, Proofs, Records
 from pqkeep_protocol.codec import Answer, encode
-from pqkeep_protocol.keys import MAX_KEY_VERSION
+from pqkeep_protocol.keys import MAX_KEY_VERSION, MAX_RECORDED_NAME
 
 LARGEST = 2**63 - 1
 LAST_US = 253_402_300_799_999_999  # of the year 9999
@@ -42,6 +42,8 @@ LINE = record_text(
         keyring_revision=MAX_KEY_VERSION,
         keyring="k" * 128,
         target=f"{'k' * 128}/{'x' * 20}/{MAX_KEY_VERSION}",
+        rule="r" * MAX_RECORDED_NAME,
+        campaign="c" * MAX_RECORDED_NAME,
     )
 )
 """A record with the longest texts that an event or an attribution can have."""

@@ -54,7 +54,7 @@ def row(number: int, /, **values: object) -> Row:
     made = Row(
         *(number, 3, str(TENANT), number, 1_700_000_000_000_000 + number, bytes(range(16)), "p"),
         *("encrypt", None, None, "success", "request", "192.0.2.7", "yes"),
-        *(None, None, None, None, None, None),
+        *(None, None, None, None, None, None, None, None),
     )
     return made._replace(**values)  # type: ignore[arg-type]
 

@@ -134,6 +134,8 @@ def _row(number: int, text: str, of: int) -> Row:
         keyring_revision=None,
         keyring=None,
         target=None,
+        rule=None,
+        campaign=None,
     )
 
 

@@ -28,6 +28,7 @@ FIELDS = {
     *("algorithm", "event_id", "format", "happened_at", "id", "key_version", "nonce", "number"),
     *("operation", "outcome", "policy", "principal", "recorded_at", "request_id"),
     *("source_address", "tenant_id", "keyring", "keyring_revision", "public_key_sha256", "target"),
+    *("rule", "campaign"),
 }
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 NOT_FOUND = "ERR_NOT_FOUND_001"

@@ -282,6 +282,7 @@ def instant(microseconds: int) -> str:
 _AS_IT_IS = (
     *(
         "algorithm",
+        "campaign",
         "event_id",
         "format",
         "id",
@@ -296,6 +297,7 @@ _AS_IT_IS = (
         "policy",
         "principal",
         "request_id",
+        "rule",
         "source_address",
         "target",
         "tenant_id",

@@ -41,10 +41,10 @@ CHECKPOINT = Checkpoint(
     signature=b"x",
 )
 LINE = (
-    '{{"algorithm":null,"event_id":null,"format":1,"happened_at":null,"id":{0},"key_version":null,'
+    '{{"algorithm":null,"campaign":null,"event_id":null,"format":1,"happened_at":null,"id":{0},"key_version":null,'
     '"keyring":null,"keyring_revision":null,"nonce":"00","number":{0},"operation":"encrypt",'
     '"outcome":"success","policy":"","principal":"p","public_key_sha256":null,'
-    '"recorded_at":"2026-01-31T12:00:00.000000Z","request_id":"r","source_address":"a",'
+    '"recorded_at":"2026-01-31T12:00:00.000000Z","request_id":"r","rule":null,"source_address":"a",'
     '"target":null,"tenant_id":"t"}}'
 )
 

@@ -30,7 +30,7 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.codec import MAX_IN_FLIGHT
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue
-from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyVersion, RecordedName, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
     Batch,
@@ -59,6 +59,8 @@ class Answered(NamedTuple):
     version: KeyVersion | None
     target: str | None = None
     keyring: KeyringName | None = None
+    rule: RecordedName | None = None
+    campaign: RecordedName | None = None
 
 
 class Batches:
@@ -195,10 +197,24 @@ class Batches:
             done = await respond(request, self._parts, deadline)
         except RecordedError as error:
             version = error.version or request.version
-            return Answered(Refused(kind=error.kind), version, error.target, error.keyring)
+            return Answered(
+                Refused(kind=error.kind),
+                version,
+                error.target,
+                error.keyring,
+                error.rule,
+                error.campaign,
+            )
         except Exception as error:  # noqa: BLE001 - an unexpected error is returned and recorded too
             return _refused(request, refusal_kind(error, request))
-        return Answered(cast(ItemResult, done.result), done.version, done.target, done.keyring)
+        return Answered(
+            cast(ItemResult, done.result),
+            done.version,
+            done.target,
+            done.keyring,
+            done.rule,
+            done.campaign,
+        )
 
 
 def _now() -> float:
@@ -223,8 +239,8 @@ def _records(
 ) -> Iterator[NewRecord]:
     """Yield a record for each request. Requests with equal content share one object."""
     records: dict[object, NewRecord] = {}
-    for item, (result, version, target, own_keyring) in zip(batch.items, answered, strict=True):
-        request = item.request
+    for item, done in zip(batch.items, answered, strict=True):
+        request, result = item.request, done.result
         outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
         supplied = getattr(request, "public_key", None)
         content = (
@@ -232,16 +248,21 @@ def _records(
             request.keyring,
             request.algorithm,
             item.policy,
-            version,
             outcome,
-            target,
             supplied,
-            own_keyring,
+            *done[1:],
         )
         record = records.get(content)
         if record is None:
             record = operation_record(
-                request, attribution.under(item.policy), version, outcome, target, own_keyring
+                request,
+                attribution.under(item.policy),
+                done.version,
+                outcome,
+                done.target,
+                done.keyring,
+                done.rule,
+                done.campaign,
             )
             records[content] = record
         yield record

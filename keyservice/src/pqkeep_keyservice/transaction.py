@@ -172,6 +172,8 @@ class Transactions:
                 kind,
                 recorded.target,
                 recorded.keyring,
+                recorded.rule,
+                recorded.campaign,
             )
         )
         if await self._log.commit(record, epoch=epoch) is not CommitOutcome.DURABLE:
@@ -297,7 +299,14 @@ class Transactions:
 def _record_of(request: AnyRequest, attribution: Attribution, done: OperationResult) -> NewRecord:
     """Return the record of a successful operation."""
     record = operation_record(
-        request, attribution, done.version, Outcome.SUCCESS, done.target, done.keyring
+        request,
+        attribution,
+        done.version,
+        Outcome.SUCCESS,
+        done.target,
+        done.keyring,
+        done.rule,
+        done.campaign,
     )
     if done.operation is not None:
         record = record._replace(operation=done.operation)

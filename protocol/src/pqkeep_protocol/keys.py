@@ -43,6 +43,10 @@ KEYRING_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z"
 KeyringName = Annotated[str, Meta(pattern=KEYRING_NAME)]
 """A keyring's name, 1 to 128 characters. A keyring holds one key for each algorithm."""
 
+MAX_RECORDED_NAME = 64
+RecordedName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
+"""The name of a rule or a campaign, 1 to 64 characters. Records name both."""
+
 DEFAULT_KEYRING: Final = "default"
 """The keyring that every tenant has. A request that names no keyring means this one."""
 

@@ -409,6 +409,10 @@ class AuditRecord:
     """None for records without a keyring."""
     target: str | None = None
     """For a re-encryption: keyring, algorithm and version of the target key."""
+    rule: str | None = None
+    """The rule with a date that warned of the operation or refused it."""
+    campaign: str | None = None
+    """The campaign that a re-encryption belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

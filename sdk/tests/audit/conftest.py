@@ -208,6 +208,7 @@ def records(count: int, salt: str = "") -> list[Line]:
         made.append(
             {
                 "algorithm": None if is_event else "Kyber768",
+                "campaign": None,
                 "event_id": str(UUID(int=record_id, version=4)) if is_event else None,
                 "format": 1,
                 "happened_at": "2026-11-20T11:00:00.000000Z" if is_event else None,
@@ -224,6 +225,7 @@ def records(count: int, salt: str = "") -> list[Line]:
                 "public_key_sha256": None,
                 "recorded_at": f"2026-11-20T11:{record_id // 60 % 60:02}:{record_id % 60:02}.000000Z",
                 "request_id": f"order-{record_id}",
+                "rule": None,
                 "source_address": "192.0.2.1",
                 "target": None,
                 "tenant_id": TENANTS[tenant],

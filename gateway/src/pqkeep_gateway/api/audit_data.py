@@ -52,6 +52,13 @@ class RecordData(Data, frozen=True, kw_only=True):
             "decryption tried: keyring/algorithm/version."
         ),
     ]
+    rule: Annotated[
+        str | None,
+        Meta(description="The rule with a date that warned of the operation or refused it."),
+    ]
+    campaign: Annotated[
+        str | None, Meta(description="The campaign that a re-encryption belongs to.")
+    ]
 
 
 class RecordsData(Data, frozen=True, kw_only=True):
@@ -213,6 +220,8 @@ RECORD = RecordData(
     public_key_sha256=None,
     keyring="default",
     target=None,
+    rule=None,
+    campaign=None,
 )
 CHECKPOINT = CheckpointData(
     log_id=_LOG_ID,

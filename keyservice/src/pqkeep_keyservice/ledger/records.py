@@ -18,7 +18,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Event, EventRefusal
 from pqkeep_protocol.audit_events import Outcome, RecordedOperation, gateway_operation
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyVersion, RecordedName, TenantId
 from pqkeep_protocol.messages import AnyRequest, Attribution, ListKeyrings, ListKeys
 
 _ENCODER = msgspec.json.Encoder()
@@ -58,6 +58,10 @@ class NewRecord(NamedTuple):
     """None if the operation has no keyring."""
     target: str | None = None
     """The target key version of a re-encryption, as keyring/algorithm/version."""
+    rule: RecordedName | None = None
+    """The rule that warned of the operation or refused it."""
+    campaign: RecordedName | None = None
+    """The campaign that a re-encryption belongs to."""
 
 
 def target_text(keyring: KeyringName, algorithm: Algorithm, version: KeyVersion) -> str:
@@ -78,6 +82,8 @@ def operation_record(
     outcome: Outcome | ErrorKind,
     target: str | None = None,
     own_keyring: KeyringName | None = None,
+    rule: RecordedName | None = None,
+    campaign: RecordedName | None = None,
 ) -> NewRecord:
     """Return the record of one operation.
 
@@ -101,6 +107,8 @@ def operation_record(
         None,
         _keyring(request) if supplied is None else own_keyring,
         target,
+        rule,
+        campaign,
     )
 
 
@@ -164,6 +172,8 @@ class Row(NamedTuple):
     keyring_revision: int | None
     keyring: str | None
     target: str | None
+    rule: str | None
+    campaign: str | None
 
 
 Format = Callable[[Row], Struct]
@@ -176,6 +186,7 @@ class Format1(Struct, frozen=True):
     """A record of format 1."""
 
     algorithm: str | None
+    campaign: str | None
     event_id: str | None
     format: int
     happened_at: str | None
@@ -192,6 +203,7 @@ class Format1(Struct, frozen=True):
     public_key_sha256: str | None
     recorded_at: str
     request_id: str
+    rule: str | None
     source_address: str
     target: str | None
     tenant_id: str
@@ -202,6 +214,7 @@ def format_1(row: Row) -> Format1:
     # Positional arguments: CPython passes more than 15 keyword arguments through a slow dictionary.
     return Format1(
         row.algorithm,
+        row.campaign,
         row.event_id,
         row.format,
         None if row.happened_at_us is None else iso_timestamp(row.happened_at_us),
@@ -218,6 +231,7 @@ def format_1(row: Row) -> Format1:
         None if row.public_key_sha256 is None else row.public_key_sha256.hex(),
         iso_timestamp(row.recorded_at_us),
         row.request_id,
+        row.rule,
         row.source_address,
         row.target,
         row.tenant_id,

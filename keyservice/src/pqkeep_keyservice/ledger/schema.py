@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from pqkeep_protocol.keys import MAX_KEYRING_NAME, TenantId
+from pqkeep_protocol.keys import MAX_KEYRING_NAME, MAX_RECORDED_NAME, TenantId
 
 METADATA = MetaData()
 
@@ -48,6 +48,8 @@ AUDIT_RECORDS = Table(
     Column("keyring_revision", Integer, nullable=True),
     Column("keyring", KEYRING_TEXT, nullable=True),
     Column("target", String(192), nullable=True),
+    Column("rule", String(MAX_RECORDED_NAME), nullable=True),
+    Column("campaign", String(MAX_RECORDED_NAME), nullable=True),
     UniqueConstraint("tenant_id", "number"),
 )
 """``id`` counts all records from 1, ``number`` a tenant's own; see records.py.

@@ -16,7 +16,13 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion, TenantId
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    KeyringName,
+    KeyVersion,
+    RecordedName,
+    TenantId,
+)
 from pqkeep_protocol.messages import AnyResult
 
 
@@ -86,12 +92,16 @@ class RecordedError(KeyServiceError):
         keyring: KeyringName | None = None,
         version: KeyVersion | None = None,
         target: str | None = None,
+        rule: RecordedName | None = None,
+        campaign: RecordedName | None = None,
     ) -> None:
-        """Take the details for the record: of a supplied key, or of a decryption."""
+        """Take the details for the record."""
         super().__init__(kind)
         self.keyring = keyring
         self.version = version
         self.target = target
+        self.rule = rule
+        self.campaign = campaign
 
 
 class OperationResult(Struct, frozen=True):
@@ -108,3 +118,7 @@ class OperationResult(Struct, frozen=True):
     """The operation for the record, if it differs from the request's."""
     policy: str | None = None
     """The policy for the record, if it differs from the one that allowed the request."""
+    rule: RecordedName | None = None
+    """The rule that warns of the operation."""
+    campaign: RecordedName | None = None
+    """The campaign that a re-encryption belongs to."""

@@ -128,6 +128,7 @@ def _or_null(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 FORMAT_1: Format = {
     "algorithm": _or_null(_is_text),
+    "campaign": _or_null(_is_text),
     "event_id": _or_null(_is_uuid),
     "format": is_positive,
     "happened_at": _or_null(_is_time),
@@ -144,6 +145,7 @@ FORMAT_1: Format = {
     "public_key_sha256": _or_null(_is_fingerprint),
     "recorded_at": _is_time,
     "request_id": _is_text,
+    "rule": _or_null(_is_text),
     "source_address": _is_text,
     "target": _or_null(_is_text),
     "tenant_id": _is_uuid,

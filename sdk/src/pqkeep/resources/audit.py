@@ -208,6 +208,8 @@ def _record(data: Data) -> AuditRecord:
         public_key_sha256=data.text_or_none("public_key_sha256"),
         keyring=data.text_or_none("keyring"),
         target=data.text_or_none("target"),
+        rule=data.text_or_none("rule"),
+        campaign=data.text_or_none("campaign"),
         keyring_revision=data.integer_or_none("keyring_revision"),
     )
 

@@ -179,6 +179,8 @@ def _create_audit_tables() -> None:
         sa.Column("keyring_revision", sa.Integer, nullable=True),
         sa.Column("keyring", _KEYRING, nullable=True),
         sa.Column("target", sa.String(192), nullable=True),
+        sa.Column("rule", sa.String(64), nullable=True),
+        sa.Column("campaign", sa.String(64), nullable=True),
         sa.UniqueConstraint("tenant_id", "number"),
     )
     op.create_index(
