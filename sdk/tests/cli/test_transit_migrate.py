@@ -169,6 +169,15 @@ def test_what_is_moved_already_stays(mover: Mover) -> None:
     assert [row[NEW] == new for row in mover.rows("later")] == [True, False]
 
 
+def test_a_version_that_no_key_has_is_an_error(mover: Mover) -> None:
+    """A ciphertext of a version above those of both keys is not counted as moved."""
+    old = encrypted("cards", b"text")
+    mover.write("old", f"{old.replace('vault:v1:', 'vault:v99:')}\n{old}\n")
+    ended = mover("old")
+    assert "no key has version 99, old or new" in ended.err
+    assert [bool(row[NEW]) for row in mover.rows()] == [False, True]
+
+
 def test_csv_keeps_its_other_columns(mover: Mover, tenant: Client) -> None:
     """Every column stays as it is, in quotation marks or with a line break, in its order."""
     table = io.StringIO()

@@ -59,6 +59,7 @@ class _Key:
 
     keyring: str
     algorithm: str
+    newest_version: int
 
 
 @dataclass
@@ -146,7 +147,9 @@ class Move:
         if version is None:
             return Outcome(record, error="it does not begin with vault:v and a version")
         if self.above is not None and version > self.above:
-            return Outcome(record, new=ciphertext)
+            if version <= self.key.newest_version:
+                return Outcome(record, new=ciphertext)
+            return Outcome(record, error=f"no key has version {version}, old or new")
         values: list[bytes | None] = []
         for name in (self.columns.context, self.columns.associated_data):
             value = None if name is None else self._bound(record.values[name])
@@ -154,9 +157,11 @@ class Move:
                 return Outcome(record, error=f"column {name} is not base64, or not text")
             values.append(value)
         context, associated_data = values
-        if context == b"":
-            return Outcome(record, error="the context is empty")
-        return OldCiphertext(ciphertext, context, associated_data or None)
+        return (
+            Outcome(record, error="the context is empty")
+            if context == b""
+            else OldCiphertext(ciphertext, context, associated_data or None)
+        )
 
     def _bound(self, text: str | None) -> bytes | None:
         if text is None:
@@ -297,7 +302,7 @@ def _here(client: "Client", keyring: str, algorithm: str, there: TransitKey, for
                 "name a new keyring with --keyring, which is made, or write another form: --write",
             )
         _check_type(client, keyring, algorithm, types)
-    return _Key(keyring, algorithm)
+    return _Key(keyring, algorithm, active.key_version)
 
 
 def _check_type(client: "Client", keyring: str, algorithm: str, types: Sequence[str]) -> None:

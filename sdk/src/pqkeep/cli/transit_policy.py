@@ -7,6 +7,7 @@ use of HCL and JSON, and refuses the rest.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -134,7 +135,7 @@ def _text(data: bytes) -> str:
         raise _not_a_policy(1, "it is not UTF-8") from None
 
 
-@dataclass(slots=True)
+@dataclass
 class _Rule:
     """One path with its capabilities, of all its blocks."""
 
@@ -150,7 +151,7 @@ class _Rule:
             not self.problem and "deny" not in self.capabilities and capability in self.capabilities
         )
 
-    @property
+    @cached_property
     def priority(self) -> tuple[float, bool, int, int, str]:
         """The order in which Vault chooses among the paths that match: the greatest counts."""
         path = self.pattern
@@ -161,7 +162,7 @@ class _Rule:
         starts += [len("/".join(parts[:place])) for place, part in enumerate(parts) if part == "+"]
         return (min(starts, default=inf), not is_glob, -wildcards, len(path), path)
 
-    @property
+    @cached_property
     def pattern(self) -> str:
         """The path as it is matched. One with a template matches whatever begins as it does.
 
@@ -220,28 +221,33 @@ class _Translator:
         for rule in self._rules:
             self._explain(rule)
         for name, row in sorted(_TABLE.items(), key=lambda entry: len(entry[1].needs)):
-            for rule in self._rules:
-                self._grant(name, row, rule)
+            self._grant(name, row)
         for rule in self._rules:
             self._explain_creation(rule)
         return Translation(
             tuple(self._scopes()), tuple(sorted(set(self._untranslated))), self._skipped
         )
 
-    def _grant(self, name: str, row: Row, rule: _Rule) -> None:
-        """Grant an endpoint's operations on the keys of a rule, or say why not."""
-        keys = _matched(rule.pattern, f"{self._mount}/{row.path}")
-        if keys is None or not rule.allows(row.capability):
-            return
-        if not _is_expressible(keys):
-            self._leave_out(rule, "no key here can have such a name")
-        elif (other := self._exception(rule, row, keys)) is not None:
-            reason = f"line {other.line} is an exception to it, and scopes have none"
-            self._leave_out(rule, f"{row.path}: {reason}")
-        elif all(self._is_granted(need, keys) for need in row.needs):
-            self._granted[name].append(keys)
-        else:
-            self._leave_out(rule, f"{row.path}: {row.why}")
+    def _grant(self, name: str, row: Row) -> None:
+        """Grant an endpoint's operations on the keys of each rule, or say why not."""
+        found = [
+            (rule, keys)
+            for rule in self._rules
+            if (keys := _matched(rule.pattern, f"{self._mount}/{row.path}")) is not None
+        ]
+        refusing = [entry for entry in found if not entry[0].allows(row.capability)]
+        for rule, keys in found:
+            if not rule.allows(row.capability):
+                continue
+            if not _is_expressible(keys):
+                self._leave_out(rule, "no key here can have such a name")
+            elif (other := _exception(rule, keys, refusing)) is not None:
+                reason = f"line {other.line} is an exception to it, and scopes have none"
+                self._leave_out(rule, f"{row.path}: {reason}")
+            elif all(self._is_granted(need, keys) for need in row.needs):
+                self._granted[name].append(keys)
+            else:
+                self._leave_out(rule, f"{row.path}: {row.why}")
 
     def _is_of_mount(self, rule: _Rule) -> bool:
         paths = (*(row.path for row in _TABLE.values()), *_REFUSED, "")
@@ -281,18 +287,6 @@ class _Translator:
                 rule, "encrypt/{name}: create makes missing keys, and no scope allows only that"
             )
 
-    def _exception(self, rule: _Rule, row: Row, keys: _Keys) -> _Rule | None:
-        """Return a rule that counts more for some of the keys and does not allow the same."""
-        for other in self._rules:
-            if other is rule or other.allows(row.capability):
-                continue
-            if not other.is_template and other.priority < rule.priority:
-                continue
-            found = _matched(other.pattern, f"{self._mount}/{row.path}")
-            if found is not None and found.overlaps(keys):
-                return other
-        return None
-
     def _is_granted(self, name: str, keys: _Keys) -> bool:
         return any(granted.includes(keys) for granted in self._granted[name])
 
@@ -316,6 +310,15 @@ class _Translator:
             for place in range(0, len(keyrings), _KEYRINGS_IN_A_SCOPE):
                 part = keyrings[place : place + _KEYRINGS_IN_A_SCOPE]
                 yield {"operations": [*same], "keyrings": part}
+
+
+def _exception(rule: _Rule, keys: _Keys, refusing: Iterable[tuple[_Rule, _Keys]]) -> _Rule | None:
+    """Return a refusing rule that counts more for some of a rule's keys."""
+    for other, found in refusing:
+        counts = other.is_template or other.priority >= rule.priority
+        if counts and found.overlaps(keys):
+            return other
+    return None
 
 
 def _matched(pattern: str, path: str) -> _Keys | None:
