@@ -444,9 +444,15 @@ async def test_a_changed_version_number_is_damage(
 @pytest.mark.threat("keys-database-writer")
 @BOTH
 @pytest.mark.parametrize(
-    ("column", "value"), [("transit_type", "'chacha20-poly1305'"), ("derived", "TRUE")]
+    ("column", "value"),
+    [
+        ("transit_type", "'chacha20-poly1305'"),
+        ("derived", "TRUE"),
+        ("deletion_allowed", "TRUE"),
+        ("retired_public_keys_allowed", "TRUE"),
+    ],
 )
-async def test_a_changed_transit_type_is_damage(
+async def test_a_changed_setting_is_damage(
     caller: Caller,
     restarted: Callable[[], InProcessService],
     attribution: Attribution,
@@ -454,7 +460,7 @@ async def test_a_changed_transit_type_is_damage(
     column: str,
     value: str,
 ) -> None:
-    """The keyring's MAC covers its Transit type and whether its keys are derived."""
+    """The keyring's MAC covers its Transit type and its settings that are true or false."""
     made = await caller.ask(
         CreateKeyring(tenant=caller.tenant, keyring=CARDS, transit_type="aes256-gcm96")
     )

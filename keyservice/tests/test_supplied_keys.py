@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind
@@ -22,6 +23,7 @@ from pqkeep_protocol.messages import (
     CreateKeyring,
     Decapsulate,
     Decrypt,
+    DeleteKeyring,
     DisableKey,
     EnableKey,
     Encapsulate,
@@ -30,6 +32,7 @@ from pqkeep_protocol.messages import (
     Item,
     KeyService,
     Refused,
+    RestoreKeyring,
     RetireKey,
     RotateKey,
     ScheduleArchive,
@@ -255,6 +258,51 @@ async def try_own(
     return None
 
 
+REFUSED, ALLOWED = ErrorKind.KEY_NOT_FOUND, None
+_CARDS: Any = {"tenant": TenantId(uuid4()), "keyring": "cards"}
+STEPS: list[tuple[str, Any, ErrorKind | None, ErrorKind | None]] = [
+    ("active", None, ALLOWED, ALLOWED),
+    ("disabled", DisableKey, REFUSED, REFUSED),
+    ("enabled", EnableKey, ALLOWED, ALLOWED),
+    ("retired", RetireKey, REFUSED, ALLOWED),
+    ("allowed", {"retired_public_keys_allowed": True}, ALLOWED, ALLOWED),
+    (
+        "below the minimum",
+        {"minimum_encryption_version": 2},
+        ErrorKind.VERSION_BELOW_MINIMUM,
+        ALLOWED,
+    ),
+    ("any version", {"minimum_encryption_version": 0}, ALLOWED, ALLOWED),
+    ("retired and disabled", DisableKey, REFUSED, REFUSED),
+    ("retired and enabled", EnableKey, ALLOWED, ALLOWED),
+    ("no longer allowed", {"retired_public_keys_allowed": False}, REFUSED, ALLOWED),
+    ("allowed again", {"retired_public_keys_allowed": True}, ALLOWED, ALLOWED),
+    (
+        "in a deleted keyring",
+        DeleteKeyring(**_CARDS, days=30, only_if_allowed=False),
+        ErrorKind.KEYRING_NOT_FOUND,
+        ErrorKind.KEYRING_NOT_FOUND,
+    ),
+    (
+        "in a restored keyring",
+        RestoreKeyring(**_CARDS),
+        ALLOWED,
+        ALLOWED,
+    ),
+    ("archived", ScheduleArchive, REFUSED, REFUSED),
+]
+"""Each step, and how requests with the public key are then refused: encrypting and verifying."""
+
+
+def change_of(step: Any, named: dict[str, Any]) -> Any:
+    """Return the request of a step: changed settings, a change of the version, or of the keyring."""
+    if isinstance(step, dict):
+        return UpdateKeyring(tenant=named["tenant"], keyring=named["keyring"], **step)
+    if isinstance(step, type):
+        return step(**named, version=ONE, **({"days": 0} if step is ScheduleArchive else {}))
+    return structs.replace(step, tenant=named["tenant"])
+
+
 @pytest.mark.threat("scoped-api-key")
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize(("algorithm", "kind"), WITH_OWN)
@@ -267,30 +315,22 @@ async def test_one_s_own_key_keeps_its_status(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """A retired, disabled or archived own key is refused like its version."""
+    """An own key gets new data as its status and its keyring allow; a stranger's is foreign."""
     named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
     await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
     key = {"algorithm": algorithm, "version": None, "public_key": made.key.public_key}
     own, other = {**key, "tenant": tenant}, {**key, "tenant": stranger}
-    reads = kind == "verify"
-    steps: list[tuple[Any, bool]] = [
-        (None, True),
-        (DisableKey(**named, version=ONE), False),
-        (EnableKey(**named, version=ONE), True),
-        (RetireKey(**named, version=ONE), reads),
-        (ScheduleArchive(days=0, **named, version=ONE), False),
-    ]
-    for step, is_allowed in steps:
+    for name, step, encrypting, verifying in STEPS:
         if step is not None:
-            await keys.execute(step, attribution)
-        refused = await try_own(kind, own, keys, attribution)
-        assert refused is (None if is_allowed else ErrorKind.KEY_NOT_FOUND)
+            await keys.execute(change_of(step, named), attribution)
+        expected = verifying if kind == "verify" else encrypting
+        assert await try_own(kind, own, keys, attribution) is expected, name
         (recorded,) = sql(USED)
-        assert recorded[:2] == ("cards", 1)
-        assert await try_own(kind, other, keys, attribution) is None
+        assert recorded[:2] == ("cards", 1), name
+        assert await try_own(kind, other, keys, attribution) is None, name
         (recorded,) = sql(USED)
-        assert recorded[:2] == (None, None)
+        assert recorded[:2] == (None, None), name
 
 
 async def test_its_use_is_the_version_s(

@@ -401,6 +401,11 @@ def test_keyrings(client: Client) -> None:
     floors = client.keyrings.update("payments.cards", minimum_decryption_version=3)
     assert (floors.minimum_decryption_version, floors.minimum_encryption_version) == (3, 0)
     client.keyrings.update("payments.cards", minimum_decryption_version=0)
+    allowing = client.keyrings.update("payments.cards", retired_public_keys_allowed=True)
+    assert (changed.retired_public_keys_allowed, allowing.retired_public_keys_allowed) == (
+        False,
+        True,
+    )
     assert client.keyrings.create("moved", first_version=9).first_version == 9
     assert client.keys.generate(KEM, keyring="moved").key_version == 9
     first = client.keys.generate(KEM, keyring="payments.cards")

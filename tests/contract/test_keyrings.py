@@ -22,6 +22,7 @@ FIELDS = {
         "first_version",
         "derived",
         "deletion_allowed",
+        "retired_public_keys_allowed",
         "created_at",
     ),
 }
@@ -102,6 +103,7 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
         ({"name": "x", "first_version": "2"}, "first_version"),
         ({"name": "x", "deletion_allowed": 1}, "deletion_allowed"),
         ({"name": "x", "deletion_allowed": "true"}, "deletion_allowed"),
+        ({"name": "x", "retired_public_keys_allowed": 1}, "retired_public_keys_allowed"),
         ({"name": "x", "tags": {}}, "tags"),
     ],
 )
@@ -111,6 +113,35 @@ def test_what_is_not_a_keyring_is_refused(
     """Each wrong value is 400 ERR_INVALID_001 with its field, and nothing is created."""
     assert tenant.refusal("/kms/keyrings", body) == (*INVALID, field)
     assert tenant.get("/kms/keyrings")["total"] == 1
+
+
+def test_a_retired_public_key_gets_new_data_only_where_the_keyring_allows_it(
+    tenant: Caller,
+) -> None:
+    """Encrypting to a retired own key is 404 and recorded with its version, also in a batch."""
+    tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
+    of = KYBER | {"keyring": CARDS}
+    key = tenant.post("/kms/keys/generate", of, status=201)["public_key"]
+    tenant.post("/kms/keys/rotate", of, status=201)
+    supplied = KYBER | {"public_key": key}
+    requests = (("encrypt", supplied | {"plaintext": TEXT}), ("encapsulate", supplied))
+    for allowed in (False, True, False):
+        changed = patch(tenant, CARDS, retired_public_keys_allowed=allowed)
+        assert changed["retired_public_keys_allowed"] is allowed
+        for operation, body in requests:
+            outcome = "success" if allowed else "key-not-found"
+            if allowed:
+                tenant.post(f"/kem/{operation}", body)
+            else:
+                missing = (404, "ERR_NOT_FOUND_001", "public_key")
+                assert tenant.refusal(f"/kem/{operation}", body) == missing
+            (record,) = tenant.get("/audit/records", operation=operation, order="desc", limit=1)[
+                "records"
+            ]
+            named = record["keyring"], record["key_version"], record["outcome"]
+            assert named == (CARDS, 1, outcome)
+            (item,) = tenant.post(f"/kem/{operation}/batch", {"items": [body]})["results"]
+            assert ("data" in item) is allowed
 
 
 def test_the_first_version_number_is_set_once(tenant: Caller) -> None:

@@ -121,6 +121,9 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     """The lowest version number of its keys. It is set at the creation and never changes."""
     deletion_allowed: bool = False
     """Whether programs may delete it. People may in any case."""
+    retired_public_keys_allowed: bool = False
+    """Whether requests that name the public key of a retired version may still encrypt and
+    encapsulate to it."""
     archive_at: datetime | None = None
     """In results: when the private keys of a deleted keyring are destroyed. Until then it can be
     restored."""

@@ -743,6 +743,7 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     first_version: FirstVersion = 1
     """The lowest version number of its keys."""
     deletion_allowed: bool = False
+    retired_public_keys_allowed: bool = False
     quota: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)] = MAX_KEYRINGS
     """The most keyrings that the tenant may have, including ``default``."""
 
@@ -768,6 +769,7 @@ class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="up
     minimum_decryption_version: MinimumVersion | None = None
     minimum_encryption_version: MinimumVersion | None = None
     deletion_allowed: bool | None = None
+    retired_public_keys_allowed: bool | None = None
 
 
 class DeleteKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="delete-keyring"):

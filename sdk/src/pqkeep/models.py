@@ -201,6 +201,8 @@ class Keyring:
     """Whether each call that encrypts or decrypts needs a context."""
     deletion_allowed: bool = False
     """Whether API keys with a scope that names ``delete-keyring`` may delete it."""
+    retired_public_keys_allowed: bool = False
+    """Whether requests that send the public key of a retired version may still encrypt to it."""
     transit_type: str | None = None
     """The key type that clients of Vault Transit see. None: they cannot use the keyring."""
     archive_at: datetime | None = None

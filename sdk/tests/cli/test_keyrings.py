@@ -46,10 +46,14 @@ def test_keyrings(command: Command, tenant: Client) -> None:
     assert [(key.key_version, key.status) for key in keys] == [(1, "disabled"), (2, "active")]
     assert json.loads(command("--output", "json", "keys", "list").out)["total"] == 0
     assert command("keyrings", "create", "x", "--label", "team").status != 0
-    more = ("--first-version", "9", "--transit-type", "aes256-gcm96")
+    more = (
+        *("--first-version", "9", "--transit-type", "aes256-gcm96"),
+        "--retired-public-keys-allowed",
+    )
     assert command("keyrings", "create", "moved", *more).status == 0
     moved = tenant.keyrings.get("moved")
     assert (moved.first_version, moved.transit_type) == (9, "aes256-gcm96")
+    assert moved.retired_public_keys_allowed
     every = ("keys", "list", "--all-keyrings")
     found = json.loads(command("--output", "json", *every).out)["keys"]
     assert [key["keyring"] for key in found] == ["payments.cards"] * 2

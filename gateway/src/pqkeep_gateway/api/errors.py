@@ -389,6 +389,12 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 """The error for each refusal of the key service: code, message, field."""
 
 _NO_KEYRING = ErrorResponse(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
+_OWN_PUBLIC_KEY = ErrorResponse(
+    Code.NOT_FOUND_001,
+    "public_key is that of an own key version, and its status does not allow this; send the public "
+    "key of the active version",
+    ("public_key",),
+)
 _OUTAGES = (
     ErrorKind.OVERLOADED,
     ErrorKind.STANDBY,
@@ -479,6 +485,8 @@ def error_for(
         return _of(kind, _NO_KEYRING.error(values, is_recorded=True))
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
         return _of(kind, _undecryptable(operation, values))
+    if kind is ErrorKind.KEY_NOT_FOUND and values.get("public_key") is not None:
+        return _of(kind, _OWN_PUBLIC_KEY.error(values, is_recorded=True))
     if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
         message = "public_key is not a public key of the algorithm"
         return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)

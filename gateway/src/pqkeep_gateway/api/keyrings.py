@@ -209,6 +209,12 @@ DELETION_ALLOWED = boolean_field(
     "admins can allow it.",
     example=False,
 )
+RETIRED_PUBLIC_KEYS_ALLOWED = boolean_field(
+    "retired_public_keys_allowed",
+    "Whether requests that send the public key of a retired version may still encrypt and "
+    "encapsulate to it.",
+    example=False,
+)
 LABEL = Field(
     name="label",
     description="Only keyrings with this label: its name, a colon and its value.",
@@ -270,6 +276,10 @@ class Keyring(Data, frozen=True, kw_only=True):
     deletion_allowed: Annotated[
         bool, Meta(description="Whether API keys with the scope may delete it.")
     ]
+    retired_public_keys_allowed: Annotated[
+        bool,
+        Meta(description="Whether `public_key` may be that of a retired version in new data."),
+    ]
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
@@ -305,6 +315,7 @@ EXAMPLE = Keyring(
     first_version=1,
     derived=False,
     deletion_allowed=False,
+    retired_public_keys_allowed=False,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
 _DELETED = structs.replace(EXAMPLE, archive_at=timestamp(datetime(2026, 3, 31, 12, tzinfo=UTC)))
@@ -317,6 +328,7 @@ _SETTINGS = (
     MINIMUM_DECRYPTION_VERSION.or_default(0),
     MINIMUM_ENCRYPTION_VERSION.or_default(0),
     DELETION_ALLOWED.or_default(default=False),
+    RETIRED_PUBLIC_KEYS_ALLOWED.or_default(default=False),
 )
 _CHANGES = (
     DESCRIPTION.optional(),
@@ -327,6 +339,7 @@ _CHANGES = (
     MINIMUM_DECRYPTION_VERSION.optional(),
     MINIMUM_ENCRYPTION_VERSION.optional(),
     DELETION_ALLOWED.optional(),
+    RETIRED_PUBLIC_KEYS_ALLOWED.optional(),
 )
 _LIMIT = integer_field(
     "limit",
@@ -465,7 +478,7 @@ class _Keyrings:
         With archive_after_days, a signed-in person must send a step-up token.
         """
         description, labels, purposes, rotation_days, archive_after_days, *_ = _SETTINGS
-        *_, decryption, encryption, deletion = _SETTINGS
+        *_, decryption, encryption, deletion, retired = _SETTINGS
         transit_type = call[TRANSIT_TYPE_] or ""
         if call[DERIVED] and transit_type and not _encrypts(TRANSIT_TYPES[transit_type]):
             message = f"must be false: keys of transit_type {transit_type} do not encrypt"
@@ -481,6 +494,7 @@ class _Keyrings:
             minimum_decryption_version=call[decryption],
             minimum_encryption_version=call[encryption],
             deletion_allowed=self._deletion_allowed(call, deletion),
+            retired_public_keys_allowed=call[retired],
             first_version=call[FIRST_VERSION],
             transit_type=transit_type,
             derived=call[DERIVED],
@@ -534,7 +548,7 @@ class _Keyrings:
         A removed purpose ends immediately, even for existing ciphertexts.
         """
         description, labels, purposes, rotation_days, archive_after_days, *_ = _CHANGES
-        *_, decryption, encryption, deletion = _CHANGES
+        *_, decryption, encryption, deletion, retired = _CHANGES
         request = UpdateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NAME],
@@ -546,6 +560,7 @@ class _Keyrings:
             minimum_decryption_version=call[decryption],
             minimum_encryption_version=call[encryption],
             deletion_allowed=self._deletion_allowed(call, deletion),
+            retired_public_keys_allowed=call[retired],
         )
         days = 0
         if request.archive_after_days or is_rehearsal():
@@ -655,6 +670,7 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         derived=keyring.derived,
         transit_type=keyring.transit_type or UNSET,
         deletion_allowed=keyring.deletion_allowed,
+        retired_public_keys_allowed=keyring.retired_public_keys_allowed,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
         archive_at=UNSET if keyring.archive_at is None else timestamp(keyring.archive_at),
     )

@@ -50,6 +50,7 @@ _SETTINGS = _same(
     "minimum_decryption_version",
     "minimum_encryption_version",
     "deletion_allowed",
+    "retired_public_keys_allowed",
 )
 _LIMITS = _same("name", "expires_at", "allowed_addresses", "allow_absent_keyrings")
 

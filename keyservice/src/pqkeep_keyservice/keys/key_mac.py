@@ -57,6 +57,7 @@ def _keyring_state(keyring: Keyring) -> bytes:
             info.minimum_encryption_version.to_bytes(4, "big"),
             info.first_version.to_bytes(4, "big"),
             info.deletion_allowed.to_bytes(1, "big"),
+            info.retired_public_keys_allowed.to_bytes(1, "big"),
             length_prefixed(
                 info.name.encode(),
                 info.description.encode(),

@@ -217,6 +217,20 @@ class KeyVersions:
             raise KeyServiceError(ErrorKind.VERSION_BELOW_MINIMUM)
         return entry
 
+    def require_public_key(
+        self, operation: Operation, version: KeyVersion, keyring: KeyringInfo
+    ) -> None:
+        """Raise the errors of ``key_for`` for a request that names the version's public key.
+
+        A retired version is then allowed if the keyring allows retired public keys.
+        """
+        entry = self.entry(version)
+        is_retired = entry.info.status is KeyStatus.RETIRED and entry.info.archive_at is None
+        if not (is_retired and keyring.retired_public_keys_allowed):
+            self.key_for(operation, version, keyring)
+        elif not keyring.allows_version(operation, version):
+            raise KeyServiceError(ErrorKind.VERSION_BELOW_MINIMUM)
+
     def require_current(self) -> KeyEntry:
         """Return the active key, even if it is disabled. Raises KEY_NOT_FOUND."""
         return self.current or _not_found()

@@ -43,6 +43,7 @@ async def create(request: CreateKeyring, context: Context) -> OperationResult:
         request.derived,
         request.first_version,
         request.deletion_allowed,
+        request.retired_public_keys_allowed,
     )
     try:
         earlier = await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))

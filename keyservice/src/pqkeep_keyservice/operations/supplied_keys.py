@@ -1,9 +1,10 @@
 """Operations with a public key from the caller.
 
 If the tenant has a key version with this public key, that version's status and its keyring's
-purposes apply, and the record names it. The ciphertext is the same as for any supplied key. Every
-problem with the key is INVALID_PUBLIC_KEY. The key has its algorithm's size, so that the look-up is
-cheap. It is not stored.
+purposes apply, and the record names it. So a retired version gets no new data, unless its keyring
+allows retired public keys. The ciphertext is the same as for any supplied key. Every problem with
+the key is INVALID_PUBLIC_KEY. The key has its algorithm's size, so that the look-up is cheap. It is
+not stored.
 """
 
 from collections.abc import Awaitable, Callable
@@ -58,7 +59,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
                 if isinstance(request, Encrypt):
                     own_keyring.require_context(request.context)
                 versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
-                versions.key_for(request.operation, version, own_keyring.info)
+                versions.require_public_key(request.operation, version, own_keyring.info)
             except KeyServiceError as refused:
                 kind = refused.kind
             else:

@@ -289,6 +289,7 @@ def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
         "derived": keyring.info.derived,
         "first_version": keyring.info.first_version,
         "deletion_allowed": keyring.info.deletion_allowed,
+        "retired_public_keys_allowed": keyring.info.retired_public_keys_allowed,
         "created_at_us": stored_time(keyring.info.created_at),
         "destruction": keyring.destruction and keyring.destruction.state,
         "destruction_at_us": keyring.destruction and stored_time(keyring.destruction.at),
@@ -366,6 +367,7 @@ def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
                 row.derived,
                 row.first_version,
                 row.deletion_allowed,
+                row.retired_public_keys_allowed,
             ),
             KeyringInfo,
         )

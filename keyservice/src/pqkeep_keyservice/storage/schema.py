@@ -77,6 +77,7 @@ KEYRINGS = Table(
     Column("derived", Boolean, nullable=False),
     Column("first_version", Integer, nullable=False),
     Column("deletion_allowed", Boolean, nullable=False),
+    Column("retired_public_keys_allowed", Boolean, nullable=False),
     Column("created_at_us", BigInteger, nullable=True),
     Column("destruction", String(16), nullable=True),
     Column("destruction_at_us", BigInteger, nullable=True, index=True),

@@ -75,6 +75,15 @@ DeletionAllowed = Annotated[
     ),
 ]
 
+RetiredPublicKeysAllowed = Annotated[
+    bool | None,
+    typer.Option(
+        "--retired-public-keys-allowed/--no-retired-public-keys-allowed",
+        help="Whether requests that send a retired version's public key may still encrypt to it.",
+        show_default=False,
+    ),
+]
+
 Derived = Annotated[
     bool,
     typer.Option(
@@ -170,6 +179,7 @@ def create(  # noqa: PLR0913 - an option each
     ] = None,
     derived: Derived = False,
     deletion_allowed: DeletionAllowed = None,
+    retired_public_keys_allowed: RetiredPublicKeysAllowed = None,
     transit_type: Annotated[
         str | None,
         typer.Option(
@@ -194,6 +204,7 @@ def create(  # noqa: PLR0913 - an option each
             first_version=first_version,
             derived=derived or None,
             deletion_allowed=deletion_allowed,
+            retired_public_keys_allowed=retired_public_keys_allowed,
             transit_type=transit_type,
         )
     _show(invocation, made)
@@ -211,6 +222,7 @@ def update(  # noqa: PLR0913 - an option each
     minimum_decryption_version: MinimumDecryption = None,
     minimum_encryption_version: MinimumEncryption = None,
     deletion_allowed: DeletionAllowed = None,
+    retired_public_keys_allowed: RetiredPublicKeysAllowed = None,
 ) -> None:
     """Change a keyring. New labels or purposes replace all old ones."""
     labels = _labels(label)
@@ -224,6 +236,7 @@ def update(  # noqa: PLR0913 - an option each
             minimum_decryption_version=minimum_decryption_version,
             minimum_encryption_version=minimum_encryption_version,
             deletion_allowed=deletion_allowed,
+            retired_public_keys_allowed=retired_public_keys_allowed,
         )
     _show(invocation, changed)
 

@@ -316,6 +316,7 @@ class Keyrings(Generic[T_co]):
         first_version: int | None = None,
         derived: bool | None = None,
         deletion_allowed: bool | None = None,
+        retired_public_keys_allowed: bool | None = None,
         transit_type: str | None = None,
     ) -> Call[Keyring]:
         """Create a keyring without keys. Without ``purposes``, its keys are for all purposes.
@@ -334,6 +335,7 @@ class Keyrings(Generic[T_co]):
             minimum_decryption_version,
             minimum_encryption_version,
             deletion_allowed=deletion_allowed,
+            retired_public_keys_allowed=retired_public_keys_allowed,
         )
         new = {
             "name": name,
@@ -356,6 +358,7 @@ class Keyrings(Generic[T_co]):
         minimum_decryption_version: int | None = None,
         minimum_encryption_version: int | None = None,
         deletion_allowed: bool | None = None,
+        retired_public_keys_allowed: bool | None = None,
     ) -> Call[Keyring]:
         """Change the named fields. New labels or purposes replace all old ones.
 
@@ -370,6 +373,7 @@ class Keyrings(Generic[T_co]):
             minimum_decryption_version,
             minimum_encryption_version,
             deletion_allowed=deletion_allowed,
+            retired_public_keys_allowed=retired_public_keys_allowed,
         )
         return change(f"/kms/keyrings/{quote(name, safe='')}", _keyring, body, method="PATCH")
 
@@ -425,7 +429,7 @@ class Keyrings(Generic[T_co]):
         return get("/kms/keyrings", _keyring_part, query)
 
 
-def _settings(
+def _settings(  # noqa: PLR0913 - a parameter for each setting
     description: str | None,
     labels: Mapping[str, str] | None,
     purposes: Sequence[str] | None,
@@ -435,6 +439,7 @@ def _settings(
     minimum_encryption_version: int | None,
     *,
     deletion_allowed: bool | None,
+    retired_public_keys_allowed: bool | None,
 ) -> dict[str, object]:
     return {
         "description": description,
@@ -445,6 +450,7 @@ def _settings(
         "minimum_decryption_version": minimum_decryption_version,
         "minimum_encryption_version": minimum_encryption_version,
         "deletion_allowed": deletion_allowed,
+        "retired_public_keys_allowed": retired_public_keys_allowed,
     }
 
 
@@ -473,6 +479,7 @@ def _keyring(data: Data) -> Keyring:
         first_version=data.integer("first_version"),
         derived=data.flag("derived"),
         deletion_allowed=data.flag("deletion_allowed"),
+        retired_public_keys_allowed=data.flag("retired_public_keys_allowed"),
         transit_type=data.text_or_none("transit_type"),
         archive_at=data.time_or_none("archive_at"),
     )

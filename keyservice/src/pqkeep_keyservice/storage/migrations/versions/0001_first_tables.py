@@ -79,6 +79,7 @@ def _create_key_tables() -> None:
         sa.Column("derived", sa.Boolean, nullable=False),
         sa.Column("first_version", sa.Integer, nullable=False),
         sa.Column("deletion_allowed", sa.Boolean, nullable=False),
+        sa.Column("retired_public_keys_allowed", sa.Boolean, nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=True),
         sa.Column("destruction", sa.String(16), nullable=True),
         sa.Column("destruction_at_us", sa.BigInteger, nullable=True, index=True),
