@@ -10,7 +10,14 @@ from uuid import UUID
 from msgspec import Meta, Struct
 
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import DEFAULT_KEYRING, PRINTABLE, KeyringName, SomeVersion, TenantId
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    PRINTABLE,
+    KeyringName,
+    RecordedName,
+    SomeVersion,
+    TenantId,
+)
 from pqkeep_protocol.messages import KeyPosition, Request, Result
 
 MAX_PAGE = 500
@@ -102,6 +109,8 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     request_id: Annotated[str, Meta(max_length=128)] | None = None
     page_views: bool = True
     """Whether to include ``audit_events.PAGE_VIEWS``: reads by people's portal pages."""
+    rule: RecordedName | None = None
+    campaign: RecordedName | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import cast
 
 from pqkeep_gateway.api.audit_pages import place_field
-from pqkeep_gateway.api.key_fields import keyring_field, shard_field
+from pqkeep_gateway.api.key_fields import keyring_field, recorded_name_field, shard_field
 from pqkeep_gateway.http.field import (
     Field,
     boolean_field,
@@ -94,6 +94,12 @@ KEYRING = keyring_field("keyring", "Only records of this keyring.").optional()
 KEY_VERSION = cast(
     "Field[KeyVersion]",
     integer_field("key_version", "Only this key version.", 1, at_least=1, at_most=MAX_KEY_VERSION),
+).optional()
+RULE = recorded_name_field(
+    "rule", "Only records that this rule warned of or refused.", "cnsa-2.0"
+).optional()
+CAMPAIGN = recorded_name_field(
+    "campaign", "Only re-encryptions of this campaign.", "to-ml-kem-1024"
 ).optional()
 PAGE_VIEWS = boolean_field(
     "page_views",

@@ -43,10 +43,13 @@ from pqkeep_protocol.keys import (
     DEFAULT_SHARD,
     KEYRING_NAME,
     MAX_KEY_VERSION,
+    MAX_KEYRING_NAME,
+    MAX_RECORDED_NAME,
     SHARD_NAME,
     KeyringName,
     KeyStatus,
     KeyVersion,
+    RecordedName,
 )
 from pqkeep_protocol.messages import CiphertextFormat, DataKeySize
 
@@ -132,22 +135,38 @@ def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[
 
     ``not_found``: the message for an invalid name, with 404.
     """
+    return _name_field(name, description, "payments.cards", MAX_KEYRING_NAME, not_found)
+
+
+def recorded_name_field(
+    name: str, description: str, example: str, *, not_found: str = ""
+) -> Field[RecordedName]:
+    """Return a field for the name of a rule or campaign.
+
+    ``not_found``: the message for an invalid name, with 404.
+    """
+    return _name_field(name, description, example, MAX_RECORDED_NAME, not_found)
+
+
+def _name_field(
+    name: str, description: str, example: str, at_most: int, not_found: str
+) -> Field[str]:
     message = not_found or (
-        "must be 1 to 128 characters of A-Z a-z 0-9 _ . -, the first a letter, a digit or _"
+        f"must be 1 to {at_most} characters of A-Z a-z 0-9 _ . -, the first a letter, a digit or _"
     )
     problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
 
-    def parse(value: object) -> KeyringName:
-        if not (isinstance(value, str) and is_keyring_name(value)):
+    def parse(value: object) -> str:
+        if not (isinstance(value, str) and is_keyring_name(value) and len(value) <= at_most):
             raise InvalidValueError(message, problem)
         return value
 
-    schema = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"}
+    schema = {"type": "string", "pattern": f"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{at_most - 1}}}$"}
     return Field(
         name=name,
         description=description,
         schema=schema,
-        example="payments.cards",
+        example=example,
         parse=parse,
         problems=frozenset({problem}),
     )

@@ -96,10 +96,12 @@ RARE = {
         "outcome NOT IN ('success', 'begun', 'handed-out', 'completed', 'cancelled',"
         " 'verification-failed')"
     ),
+    "rule": text("rule IS NOT NULL"),
+    "campaign": text("campaign IS NOT NULL"),
 }
-"""Conditions for rare records. The partial indexes ``rare_operations``, ``rare_outcomes`` and
-``refusals`` need these exact texts, without parameters. For other records they cost one
-comparison."""
+"""Conditions for rare records. The partial indexes ``rare_operations``, ``rare_outcomes``,
+``refusals``, ``rules`` and ``campaigns`` need these exact texts, without parameters. For other
+records they cost one comparison."""
 
 AUDIT_TILES = Table(
     "audit_tiles",

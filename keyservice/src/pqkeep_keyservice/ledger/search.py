@@ -128,6 +128,10 @@ def _ids(connection: sa.Connection, request: ListRecords) -> Span:
 
 def _rare(request: ListRecords) -> tuple[Condition, ...]:
     """Return the condition that uses an index of rare records, or nothing."""
+    if request.rule is not None:
+        return RARE["rule"], _COLUMNS.rule == request.rule
+    if request.campaign is not None:
+        return RARE["campaign"], _COLUMNS.campaign == request.campaign
     if request.operation is not None and request.operation not in COMMON_OPERATIONS:
         return RARE["operation"], _COLUMNS.operation == request.operation
     if request.outcome == REFUSED:
@@ -194,6 +198,8 @@ def list_records(
         columns.outcome: None if request.outcome == REFUSED else request.outcome,
         columns.source_address: request.source_address,
         columns.request_id: request.request_id,
+        columns.rule: request.rule,
+        columns.campaign: request.campaign,
     }
     query = (
         sa.select(AUDIT_RECORDS)

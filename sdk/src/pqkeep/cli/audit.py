@@ -122,6 +122,20 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             metavar="ID", help="Only this request, by the id in its response.", show_default=False
         ),
     ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only what this rule with a date warned of or refused.",
+            show_default=False,
+        ),
+    ] = None,
+    campaign: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only this campaign's re-encryptions.", show_default=False
+        ),
+    ] = None,
     tenant: Annotated[
         str | None,
         typer.Option(
@@ -160,6 +174,8 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             principal=principal,
             source_address=source_address,
             request_id=request_id,
+            rule=rule,
+            campaign=campaign,
             tenant=tenant,
             page_views=page_views,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),

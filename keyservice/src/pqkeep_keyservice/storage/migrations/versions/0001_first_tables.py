@@ -217,6 +217,8 @@ def _create_audit_tables() -> None:
     for name, column, is_rare in (
         ("rare_operations", "operation", _IS_RARE_OPERATION),
         ("rare_outcomes", "outcome", sa.text("outcome <> 'success'")),
+        ("rules", "rule", sa.text("rule IS NOT NULL")),
+        ("campaigns", "campaign", sa.text("campaign IS NOT NULL")),
     ):
         op.create_index(
             name,
