@@ -29,7 +29,7 @@ help: ## list the targets
 run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
-test: $(VENV)/dev .venv-site/made ## run the tests
+test: $(VENV)/dev ## run the tests
 	$(BIN)/pytest -n 4 $(ARGS)
 
 site: .venv-site/made ## make the documentation's web site in site/: a dead link ends it
@@ -107,7 +107,7 @@ races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 interop: $(VENV)/dev .interop/made ## run Transit's clients unmodified: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
 	$(BIN)/pytest -n 0 -m campaign tests/transit $(ARGS)
 
-campaigns: $(VENV)/dev ## kill processes, fill disks, stop servers, and try the cases that make test leaves out
+campaigns: $(VENV)/dev .venv-site/made ## kill processes, fill disks, stop servers, and try the cases that make test leaves out
 	$(BIN)/pytest -n 3 -m campaign $(ARGS)
 
 failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step

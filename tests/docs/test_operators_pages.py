@@ -102,6 +102,7 @@ def replaced(script: str, places: Mapping[str, str]) -> str:
     return script
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_operations_in_order(
     start: Callable[..., Installation],
@@ -151,6 +152,7 @@ def test_audit_in_order(
         shell(replaced(script, places), environment)
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_shards_in_order(
     start: Callable[..., Installation],

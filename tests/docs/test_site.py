@@ -1,4 +1,7 @@
-"""The documentation's web site: its links, its search, and its pages in a browser."""
+"""The documentation's web site: its links, its search, and its pages in a browser.
+
+``make site`` builds it, and needs an environment of its own; ``make campaigns`` runs these tests.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 from tests.fixtures.browser import Visit
+
+pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "docs" / "site" / "build"
