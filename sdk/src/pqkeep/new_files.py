@@ -3,14 +3,22 @@
 On Linux such a file has no name before: a killed process leaves nothing. On other systems and some
 file systems it has a temporary name beside the target. Errors remove it, but a killed process leaves
 it.
+
+A file is replaced under a lock, and only if no other program changed it meanwhile.
 """
 
 import errno
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, which has no such lock: one change at a time there
+    fcntl = None  # type: ignore[assignment]
 
 PRIVATE = 0o600
 """The mode of a file that only its owner may read."""
@@ -52,6 +60,69 @@ def new_file(
         with suppress(FileNotFoundError):
             temporary.unlink()
     _sync(path.parent)
+
+
+@contextmanager
+def changeable(path: str | os.PathLike[str]) -> Generator[FileIO]:
+    """Open a file to change it, under a lock.
+
+    Raises OSError, and BlockingIOError if another process has the lock.
+    """
+    with Path(path).open("r+b", buffering=0) as file:
+        if not _lock(file):
+            raise _busy(file)
+        require_in_place(file)
+        yield file
+
+
+@contextmanager
+def replacement(file: FileIO) -> Generator[BinaryIO]:
+    """Open a new file that replaces an open one after the block, with the same owner and mode.
+
+    Raises BlockingIOError if the file was changed or replaced meanwhile. It stays unchanged.
+    """
+    path = _path_of(file)
+    require_in_place(file)
+    before = os.fstat(file.fileno())
+    mode = before.st_mode & 0o777
+    with new_file(path, replace=True, mode=mode) as target:
+        yield target
+        if hasattr(os, "fchown"):
+            with suppress(PermissionError):  # only the superuser gives files away
+                os.fchown(target.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(target.fileno(), mode)  # whatever the umask leaves of it
+        after = os.fstat(file.fileno())
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise _busy(file)
+        require_in_place(file)
+
+
+def _lock(file: FileIO) -> bool:
+    """Return True if the file was locked. Closing it unlocks it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _path_of(file: FileIO) -> Path:
+    return Path(os.fsdecode(file.name)).resolve()
+
+
+def require_in_place(file: FileIO) -> None:
+    """Raise BlockingIOError if the path no longer belongs to the open file."""
+    path = _path_of(file)
+    if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        raise _busy(file)
+
+
+def _busy(file: FileIO) -> BlockingIOError:
+    return BlockingIOError(
+        errno.EAGAIN, "another process is changing the file", os.fsdecode(file.name)
+    )
 
 
 def _refuse_existing(path: Path, *, replace: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -110,6 +111,37 @@ def test_another_recipient(command: Command, friend: Command, tenant: Client, fi
         ended = friend("re-encrypt", "report.pdf.pqk", "--remove", wrong)
         assert (ended.status, said_of_it in ended.err) == (2, True)
     assert friend("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+
+
+def test_new_file_keys(command: Command, friend: Command, tenant: Client, file: Path) -> None:
+    """With --new-file-key files and texts are encrypted again; a full disk leaves the old file."""
+    own = tenant.keys.generate("Kyber768")
+    folder = command.directory
+    assert command("encrypt", file.name).status == 0
+    assert command("encrypt", file.name, "--armor", "--to", "text").status == 0
+    for name in ("report.pdf.pqk", "text"):
+        before = (folder / name).read_bytes()
+        (folder / name).chmod(0o600)
+        changed = command("re-encrypt", name, "--new-file-key")
+        assert (changed.status, changed.err) == (0, f"{name}: re-encrypted\n")
+        assert (folder / name).read_bytes()[-5000:-4900] != before[-5000:-4900]
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+        assert command("decrypt", name, "--to", "-").out == file.read_bytes()
+    before = (folder / "report.pdf.pqk").read_bytes()
+    full = command("re-encrypt", "report.pdf.pqk", "--new-file-key", preexec_fn=_small_files)
+    assert (full.status, "File too large" in full.err) == (1, True)
+    assert (folder / "report.pdf.pqk").read_bytes() == before
+    both = ("re-encrypt", "report.pdf.pqk", "--new-file-key", "--recipient", "friend.json")
+    assert command(*both).status == 0
+    refused = command("re-encrypt", "report.pdf.pqk", "--new-file-key")
+    assert (refused.status, "needs the public key of each recipient" in refused.err) == (2, True)
+    assert friend("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+    alone = command(*both, "--remove", sha256(own.public_key).hexdigest())
+    assert (alone.status, alone.err) == (0, "report.pdf.pqk: re-encrypted\n")
+
+
+def _small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 
 def test_for_several_at_once(command: Command, friend: Command, tenant: Client, file: Path) -> None:

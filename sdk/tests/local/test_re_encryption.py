@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pqkeep import DecryptionError, NotFoundError, PermissionDeniedError
-from pqkeep.errors import PqkeepError
+from pqkeep.errors import PqkeepError, UnreadableInputError
 from pqkeep.local import (
     MOST_RECIPIENTS,
     Recipient,
@@ -29,9 +30,10 @@ from pqkeep.local import (
     re_encrypt_stream,
     read_header,
 )
+from pqkeep.local._encryption import SEGMENT_SIZE
 from pqkeep.local._header import open_header
 from pqkeep.local._re_encryption import Change, change_file
-from pqkeep.local._rewriting import changeable
+from pqkeep.new_files import changeable, replacement
 
 if TYPE_CHECKING:
     from sdk.tests.local.conftest import Pair
@@ -166,6 +168,72 @@ def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: P
     assert readers(moved, kyber, other, third) == {"X-Wing", "ML-KEM-1024"}
     merged = re_encrypt(moved, decapsulate=third.decapsulate, to=other.recipient)
     assert readers(merged, kyber, other, third) == {"X-Wing"}
+
+
+def test_a_new_file_key(kyber: Pair, other: Pair, third: Pair, tmp_path: Path) -> None:
+    """The old file key opens nothing of the new file, whose owner, mode and link stay."""
+    path, link = file_for(tmp_path, kyber, other), tmp_path / "link"
+    link.symlink_to(path)
+    path.chmod(0o640)
+    before, status = path.read_bytes(), path.stat()
+    header = read_header(BytesIO(before))
+    old = open_header(header, kyber.decapsulate).file_key
+    with pytest.raises(ValueError, match=other.recipient.fingerprint.hex()):
+        re_encrypt_file(link, decapsulate=kyber.decapsulate, to=third.recipient, new_file_key=True)
+    assert path.read_bytes() == before
+    assert re_encrypt_file(
+        link,
+        decapsulate=kyber.decapsulate,
+        to=third.recipient,
+        add=[other.recipient],
+        new_file_key=True,
+    )
+    after = path.read_bytes()
+    assert readers(after, kyber, other, third) == {"X-Wing", "ML-KEM-1024"}
+    new = read_header(BytesIO(after))
+    assert open_header(new, third.decapsulate).file_key.value != old.value
+    assert (new.layout, new.sequence, len(after)) == (header.layout, 1, len(before))
+    pieces = range(header.layout.size, len(after) - 16, 4096)
+    assert all(after[at : at + 16] not in before for at in pieces)
+    assert (path.stat().st_ino == status.st_ino, path.stat().st_mode) == (False, status.st_mode)
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [path, link, tmp_path / "plain"]
+
+
+@pytest.mark.parametrize("size", [0, 1, SEGMENT_SIZE - 1, SEGMENT_SIZE, 2 * SEGMENT_SIZE, 600_000])
+def test_a_new_file_key_of_any_size(kyber: Pair, size: int) -> None:
+    """Data of each length is the same with a new file key, and cut data is refused."""
+    data = os.urandom(size)
+    sealed = encrypt(data, recipients=[kyber.recipient], capacity=2)
+    change: dict[str, Any] = {"to": kyber.recipient, "new_file_key": True}
+    again = re_encrypt(sealed, decapsulate=kyber.decapsulate, **change)
+    assert decrypt(again, decapsulate=kyber.decapsulate) == data
+    assert len(again) == len(sealed)
+    with pytest.raises((DecryptionError, UnreadableInputError)):
+        re_encrypt(sealed[:-1], decapsulate=kyber.decapsulate, **change)
+
+
+def test_a_damaged_file_keeps_its_file_key(kyber: Pair, tmp_path: Path) -> None:
+    """A damaged segment, or a change of the file meanwhile, leaves the file as it is."""
+    path = file_for(tmp_path, kyber)
+    whole = path.read_bytes()
+    damaged = whole[:-20] + bytes((whole[-20] ^ 1,)) + whole[-19:]
+    path.write_bytes(damaged)
+    change: dict[str, Any] = {"to": kyber.recipient, "new_file_key": True}
+    with pytest.raises(DecryptionError, match="segment 1 is damaged"):
+        re_encrypt_file(path, decapsulate=kyber.decapsulate, **change)
+    assert path.read_bytes() == damaged
+    path.write_bytes(whole)
+
+    with ExitStack() as stack:
+        target = stack.enter_context(replacement(stack.enter_context(changeable(path))))
+        target.write(b"new")
+        with path.open("ab") as other_program:
+            other_program.write(b"more")
+        with pytest.raises(BlockingIOError):
+            stack.close()
+    assert path.read_bytes() == whole + b"more"
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "plain"]
 
 
 def test_data_and_streams(kyber: Pair, other: Pair) -> None:

@@ -1,8 +1,10 @@
 """``pqkeep re-encrypt`` and ``pqkeep recipients``: change and list a file's recipients.
 
-Only a file's header is read and written. The service sees only a KEM ciphertext from it.
+Only a file's header is read and written, unless it gets a new file key. The service sees only a KEM
+ciphertext from it.
 """
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,7 +17,7 @@ import typer
 from pqkeep.cli.armor import ArmorReader, ArmorWriter
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
-from pqkeep.cli.destinations import Writer, destination, file_at
+from pqkeep.cli.destinations import Writer, destination
 from pqkeep.cli.display import show_rows
 from pqkeep.cli.failures import Refusal, naming
 from pqkeep.cli.invocation import Invocation
@@ -24,7 +26,7 @@ from pqkeep.cli.public_keys import key_in_file
 from pqkeep.cli.recovery import Encapsulated, Form, Recovery, binary, first_recipient, require_local
 from pqkeep.cli.several import OF_AN_ITEM, Several, together
 from pqkeep.cli.sources import Source, source
-from pqkeep.new_files import PUBLIC
+from pqkeep.new_files import PUBLIC, changeable, replacement
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -131,11 +133,21 @@ def re_encrypt(  # noqa: PLR0913 - an option each
             show_default=False,
         ),
     ] = None,
+    new_file_key: Annotated[
+        bool,
+        typer.Option(
+            "--new-file-key",
+            help="Encrypt the data again, with a new file key. Each other recipient needs "
+            "--recipient or --remove.",
+        ),
+    ] = False,
 ) -> None:
     """Move files to the active key, or change their recipients. The data stays unchanged.
 
     With only --recipient or --remove, the key stays the same. The file key stays the same, too: a
-    removed recipient may have kept it.
+    removed recipient may have kept it, and an attacker who breaks the old key's algorithm reads it
+    in an older copy of the file. Against that, --new-file-key encrypts the data again; older copies
+    stay readable.
     """
     if to is not None and len(files) > 1:
         raise Refusal("--to works only with one file", "leave it out: files are changed in place")
@@ -145,6 +157,7 @@ def re_encrypt(  # noqa: PLR0913 - an option each
         "to": None if public_key is None else _recipient(invocation, public_key),
         "add": [_recipient(invocation, path) for path in recipient or ()],
         "remove": [_fingerprint(text) for text in remove or ()],
+        "new_file_key": new_file_key,
     }
     tally = Several(invocation, files, is_listed=True)
     with invocation.connect() as client:
@@ -194,7 +207,9 @@ def _change(
                 ) as writer:
                     changes.copied(opened, form, writer)
             elif form is Form.TEXT:
-                with file_at(Path(file).resolve(), force=True, mode=PUBLIC) as writer:
+                with changeable(file) as locked, replacement(locked) as writer:
+                    if not opened.is_same_file(os.fstat(locked.fileno())):
+                        raise Refusal(f"{file} was replaced meanwhile", "run the command again")
                     changes.copied(opened, form, writer, in_place=True)
             else:
                 changed = changes.in_place(file)

@@ -61,7 +61,7 @@ def target_of(
                 "name either an algorithm or a public key, not both", field="algorithm"
             )
         return None
-    if not is_named and (change.add or change.remove):
+    if not is_named and not change.new_file_key and (change.add or change.remove):
         return None
     chosen = named(rules, algorithm or opened.recipient.algorithm)
     return Target(chosen, keyring or opened.recipient.keyring)

@@ -27,9 +27,9 @@ from pqkeep.local._encryption import decrypted_segments, encrypt_for_service, en
 from pqkeep.local._header import DEFAULT_CAPACITY, SKIPPED, Header, Opened, read_header, refusal
 from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
-from pqkeep.local._rewriting import changeable
 from pqkeep.local._streams import FilePath, Reader, Writer, save, write_all
 from pqkeep.models import Ciphertext
+from pqkeep.new_files import changeable
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keys
 
@@ -171,6 +171,7 @@ class AsyncLocal:
         to: Recipient | None = None,
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
+        new_file_key: bool = False,
     ) -> bytes:
         """Return the data with other recipients. The arguments are those of ``re_encrypt_file``."""
         writer = BytesIO()
@@ -182,6 +183,7 @@ class AsyncLocal:
             to=to,
             add=add,
             remove=remove,
+            new_file_key=new_file_key,
         )
         return writer.getvalue()
 
@@ -195,15 +197,19 @@ class AsyncLocal:
         to: Recipient | None = None,
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
+        new_file_key: bool = False,
     ) -> None:
         """Copy encrypted data, with other recipients. It does not close or flush anything.
 
-        The segments are copied unchanged, and are not authenticated.
+        Without a new file key, the segments are copied unchanged, and are not authenticated.
         """
         header = await _in_thread(lambda _: read_header(reader))
         opened = await self._open(header)
         wanted = await self._change(
-            opened, algorithm, keyring, Change(to=to, add=add, remove=remove)
+            opened,
+            algorithm,
+            keyring,
+            Change(to=to, add=add, remove=remove, new_file_key=new_file_key),
         )
         await _in_thread(
             lambda stop: write_all(
@@ -220,6 +226,7 @@ class AsyncLocal:
         to: Recipient | None = None,
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
+        new_file_key: bool = False,
     ) -> bool:
         """Change the recipients of a file, in place. Return False if nothing had to change.
 
@@ -230,7 +237,10 @@ class AsyncLocal:
             header = await _in_thread(lambda _: read_header(file))
             opened = await self._open(header)
             wanted = await self._change(
-                opened, algorithm, keyring, Change(to=to, add=add, remove=remove)
+                opened,
+                algorithm,
+                keyring,
+                Change(to=to, add=add, remove=remove, new_file_key=new_file_key),
             )
             return await _in_thread(lambda _: change_file(file, header, opened, wanted))
 

@@ -40,6 +40,19 @@ def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
 
     Raises DecryptionError, and UnreadableInputError if the last segment is shorter than its tag.
     """
+    for plaintext, _ in _opened_segments(reader, key):
+        yield plaintext
+
+
+def re_encrypted_segments(reader: Reader, key: bytes, new_key: bytes) -> Iterator[bytes]:
+    """Yield the segments, encrypted with another key. Raises the errors of ``decrypted_segments``."""
+    aead = AESGCM(new_key)
+    for number, (plaintext, is_last) in enumerate(_opened_segments(reader, key)):
+        yield aead.encrypt(nonce(number, is_last=is_last), plaintext, None)
+
+
+def _opened_segments(reader: Reader, key: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the plaintext of each segment, and whether it is the last."""
     aead = AESGCM(key)
     for number, (segment, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE + TAG_SIZE)):
         if len(segment) < TAG_SIZE:
@@ -55,7 +68,7 @@ def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
             ) from None
         if number and not plaintext:
             raise DecryptionError("the data ends with an empty segment")
-        yield plaintext
+        yield plaintext, is_last
 
 
 def nonce(number: int, *, is_last: bool) -> bytes:

@@ -24,9 +24,9 @@ from pqkeep.local._encryption import (
 from pqkeep.local._header import DEFAULT_CAPACITY, Opened, open_header, read_header
 from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
-from pqkeep.local._rewriting import changeable
 from pqkeep.local._streams import FilePath, Reader, Writer, save, write_all
 from pqkeep.models import Ciphertext, Key
+from pqkeep.new_files import changeable
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -140,12 +140,18 @@ class Local:
         to: Recipient | None = None,
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
+        new_file_key: bool = False,
     ) -> bytes:
         """Return the data with other recipients. The arguments are those of ``re_encrypt_file``."""
         reader = BytesIO(ciphertext)
         header = read_header(reader)
         opened = open_header(header, self.decapsulate)
-        change = self._change(opened, algorithm, keyring, Change(to=to, add=add, remove=remove))
+        change = self._change(
+            opened,
+            algorithm,
+            keyring,
+            Change(to=to, add=add, remove=remove, new_file_key=new_file_key),
+        )
         return b"".join(changed_pieces(reader, header, opened, change))
 
     def re_encrypt_stream(
@@ -158,14 +164,20 @@ class Local:
         to: Recipient | None = None,
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
+        new_file_key: bool = False,
     ) -> None:
         """Copy encrypted data, with other recipients. It does not close or flush anything.
 
-        The segments are copied unchanged, and are not authenticated.
+        Without a new file key, the segments are copied unchanged, and are not authenticated.
         """
         header = read_header(reader)
         opened = open_header(header, self.decapsulate)
-        change = self._change(opened, algorithm, keyring, Change(to=to, add=add, remove=remove))
+        change = self._change(
+            opened,
+            algorithm,
+            keyring,
+            Change(to=to, add=add, remove=remove, new_file_key=new_file_key),
+        )
         write_all(writer, changed_pieces(reader, header, opened, change))
 
     def re_encrypt_file(
@@ -177,6 +189,7 @@ class Local:
         to: Recipient | None = None,
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
+        new_file_key: bool = False,
     ) -> bool:
         """Change the recipients of a file, in place. Return False if nothing had to change.
 
@@ -188,11 +201,20 @@ class Local:
         Only the header is written. If it has no capacity left, a copy replaces the file. After an
         interruption, the file is either the old or the new one. Raises OSError and ValueError too,
         and BlockingIOError if another process changes the file.
+
+        The file key stays the same, which does not help against a broken KEM. With
+        ``new_file_key``, the data is encrypted again, and a copy replaces the file. ``add`` then
+        has the public keys of all other recipients that stay.
         """
         with changeable(path) as file:
             header = read_header(file)
             opened = open_header(header, self.decapsulate)
-            change = self._change(opened, algorithm, keyring, Change(to=to, add=add, remove=remove))
+            change = self._change(
+                opened,
+                algorithm,
+                keyring,
+                Change(to=to, add=add, remove=remove, new_file_key=new_file_key),
+            )
             return change_file(file, header, opened, change)
 
     def add_recipient(self, path: FilePath, recipient: Recipient) -> bool:

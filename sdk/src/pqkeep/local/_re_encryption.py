@@ -1,7 +1,8 @@
 """Re-encryption: the file key is wrapped for other recipients, and the data stays unchanged.
 
 Earlier recipients may have kept the file key. So this moves data to new keys of the same people. It
-does not take access away.
+does not take access away. Nor does it help against a broken KEM: an attacker with an older copy of the
+header knows the file key. With a new file key, the data is encrypted again.
 """
 
 from collections.abc import Collection, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from io import BytesIO, FileIO
 from itertools import chain
 
+from pqkeep.local._encryption import re_encrypted_segments
 from pqkeep.local._header import (
     Decapsulate,
     Header,
@@ -19,9 +21,11 @@ from pqkeep.local._header import (
     read_header,
     slot_for,
 )
-from pqkeep.local._recipients import Recipient, WrappedFileKey
-from pqkeep.local._rewriting import changeable, replace_recipients, settle
+from pqkeep.local._recipients import FileKey, Recipient, WrappedFileKey
+from pqkeep.local._recipients import new_file_key as make_file_key
+from pqkeep.local._rewriting import replace_recipients, settle
 from pqkeep.local._streams import FilePath, Reader, Writer, read_up_to, write_all
+from pqkeep.new_files import changeable, replacement
 
 PIECE = 1024 * 1024
 
@@ -35,6 +39,8 @@ class Change:
     add: Collection[Recipient] = ()
     remove: Collection[bytes] = ()
     """Fingerprints."""
+    new_file_key: bool = False
+    """True encrypts the data again, with a new file key."""
 
     def applied(self, header: Header, opened: Opened) -> tuple[WrappedFileKey, ...]:
         """Return the new recipients. Raises the ValueError of ``changed_recipients``."""
@@ -45,6 +51,26 @@ class Change:
             remove.add(opened.recipient.fingerprint)
         return changed_recipients(header.recipients, opened.file_key, add=add, remove=remove)
 
+    def applied_to(
+        self, header: Header, opened: Opened, file_key: FileKey
+    ) -> tuple[WrappedFileKey, ...]:
+        """Return the recipients of a new file key.
+
+        Raises ValueError for a recipient that stays and has no known public key.
+        """
+        known = [*self.add] if self.to is None else [self.to, *self.add]
+        identities = {recipient.identity for recipient in known}
+        remove = {*self.remove} if self.to is None else {*self.remove, opened.recipient.fingerprint}
+        for recipient in header.recipients:
+            if recipient.fingerprint not in remove and recipient.identity not in identities:
+                raise ValueError(
+                    "a new file key needs the public key of each recipient: add the one with the "
+                    f"fingerprint {recipient.fingerprint.hex()}, or remove it"
+                )
+        if not set(self.remove) <= {recipient.fingerprint for recipient in header.recipients}:
+            raise ValueError("the recipient to remove is not in the header")
+        return changed_recipients((), file_key, add=known)
+
 
 def re_encrypt(
     ciphertext: bytes,
@@ -53,14 +79,20 @@ def re_encrypt(
     to: Recipient | None = None,
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
+    new_file_key: bool = False,
 ) -> bytes:
     """Return the data with other recipients.
 
     ``to`` replaces the recipient whose key opened it, ``add`` are new recipients, and ``remove``
-    are fingerprints of recipients. Raises DecryptionError, the errors of ``decapsulate``, and
-    ValueError for an invalid public key, an unknown fingerprint, and no or too many recipients.
+    are fingerprints of recipients. ``new_file_key`` encrypts the data again, for which ``to`` and
+    ``add`` must have the public keys of all recipients. Raises DecryptionError, the errors of
+    ``decapsulate``, and ValueError for an invalid public key, an unknown fingerprint, and no or too
+    many recipients.
     """
-    reader, change = BytesIO(ciphertext), Change(to=to, add=add, remove=remove)
+    reader, change = (
+        BytesIO(ciphertext),
+        Change(to=to, add=add, remove=remove, new_file_key=new_file_key),
+    )
     return b"".join(_re_encrypted(reader, decapsulate, change))
 
 
@@ -72,15 +104,16 @@ def re_encrypt_stream(
     to: Recipient | None = None,
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
+    new_file_key: bool = False,
 ) -> None:
     """Copy encrypted data, with other recipients.
 
     It does not close reader or writer, or flush the writer.
 
-    The segments are copied unchanged, and are not authenticated. Raises the errors of
-    ``re_encrypt``.
+    Without a new file key, the segments are copied unchanged, and are not authenticated. Raises the
+    errors of ``re_encrypt``.
     """
-    change = Change(to=to, add=add, remove=remove)
+    change = Change(to=to, add=add, remove=remove, new_file_key=new_file_key)
     write_all(writer, _re_encrypted(reader, decapsulate, change))
 
 
@@ -91,21 +124,29 @@ def re_encrypt_file(
     to: Recipient | None = None,
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
+    new_file_key: bool = False,
 ) -> bool:
     """Change the recipients of a file, in place. Return False if nothing had to change.
 
-    Only the header is written. If it has no capacity left, a copy replaces the file. After an
-    interruption, the file is either the old or the new one. Raises the errors of ``re_encrypt``,
-    OSError, and BlockingIOError if another process changes the file.
+    Only the header is written. If it has no capacity left, or for a new file key, a copy replaces
+    the file. After an interruption, the file is either the old or the new one. Raises the errors of
+    ``re_encrypt``, OSError, and BlockingIOError if another process changes the file.
     """
     with changeable(path) as file:
         header = read_header(file)
         opened = open_header(header, decapsulate)
-        return change_file(file, header, opened, Change(to=to, add=add, remove=remove))
+        return change_file(
+            file, header, opened, Change(to=to, add=add, remove=remove, new_file_key=new_file_key)
+        )
 
 
 def change_file(file: FileIO, header: Header, opened: Opened, change: Change) -> bool:
     """Change the recipients of an open file, after finishing an interrupted change."""
+    if change.new_file_key:
+        file.seek(header.layout.size)
+        with replacement(file) as target:
+            write_all(target, changed_pieces(file, header, opened, change))
+        return True
     settle(file, header)
     recipients = change.applied(header, opened)
     if recipients == header.recipients:
@@ -118,12 +159,19 @@ def changed_pieces(
     reader: Reader, header: Header, opened: Opened, change: Change
 ) -> Iterator[bytes]:
     """Yield encrypted data with other recipients. Its header was already read."""
-    recipients = change.applied(header, opened)
+    file_key, sequence = opened.file_key, header.sequence + 1
+    segments = iter(lambda: read_up_to(reader, PIECE), b"")
+    if change.new_file_key:
+        file_key, sequence = make_file_key(), 1
+        recipients = change.applied_to(header, opened, file_key)
+        segments = re_encrypted_segments(reader, opened.file_key.data_key(), file_key.data_key())
+    else:
+        recipients = change.applied(header, opened)
     layout = header.layout
     if not layout.has_capacity_for(recipients):
         layout = layout_for(recipients, capacity=len(recipients) if layout.slots > 1 else 0)
-    slot = slot_for(opened.file_key, recipients, layout=layout, sequence=header.sequence + 1)
-    return chain((slot * layout.slots,), iter(lambda: read_up_to(reader, PIECE), b""))
+    slot = slot_for(file_key, recipients, layout=layout, sequence=sequence)
+    return chain((slot * layout.slots,), segments)
 
 
 def _re_encrypted(reader: Reader, decapsulate: Decapsulate, change: Change) -> Iterator[bytes]:
