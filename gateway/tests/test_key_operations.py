@@ -84,7 +84,7 @@ class Setting:
         self.keys = Keys()
         self.usage = Usage()
         quotas = Quotas(self.usage, dict.fromkeys(Tier) | {COUNTED: 9}, lambda: 0)
-        self.access = KeyAccess(policy, quotas, self.keys)
+        self.access = KeyAccess(policy, quotas, self.keys, cast("Any", None))
 
     def endpoint(self, name: str) -> Endpoint:
         """Return the endpoint of an operation."""

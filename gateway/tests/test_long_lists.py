@@ -51,7 +51,9 @@ def pages(access: KeyAccess, tenant: int, at_most: int = 10_000) -> AsyncGenerat
 
 def access_to(count: int) -> KeyAccess:
     """Return the access to tenants with a given number of keys."""
-    return KeyAccess(cast("Any", None), cast("Any", None), cast("Any", KeysOf(count)))
+    return KeyAccess(
+        cast("Any", None), cast("Any", None), cast("Any", KeysOf(count)), cast("Any", None)
+    )
 
 
 async def versions(listed: AsyncGenerator[Keys, None]) -> list[int]:

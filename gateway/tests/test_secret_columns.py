@@ -87,7 +87,9 @@ BOUND = {
 """The secrets that their table's MAC is not over, and why they are of no use in another row."""
 OWNERS = frozenset({"tenant_id", "user_id", "email_key", "role", "scopes", "operator_digest"})
 """Columns that say what a credential in the same row gives, and to whom."""
-CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event", "write_probe.filler"})
+CONTENTS = frozenset(
+    {"idempotency_keys.result", "audit_outbox.event", "write_probe.filler", "campaign_scans.digest"}
+)
 """Columns without secrets: response without the credential, action, and filler."""
 TEXTS = frozenset(
     {
@@ -134,6 +136,17 @@ TEXTS = frozenset(
         "audit_outbox.refusal",
         "audit_outbox.shard",
         "audit_sinks.sink",
+        "campaigns.name",
+        "campaigns.description",
+        "campaigns.sources",
+        "campaigns.target_keyring",
+        "campaigns.target_algorithm",
+        "campaigns.state",
+        "campaigns.created_by",
+        "campaign_scans.campaign",
+        "campaign_scans.place",
+        "campaign_scans.principal",
+        "campaign_scans.counts",
         "outgoing_mail.about",
         "outgoing_mail.kind",
         "outgoing_mail.recipient",

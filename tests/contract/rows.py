@@ -11,6 +11,7 @@ from pqkeep_gateway.api import (
     audit,
     batch,
     billing,
+    campaigns,
     health,
     installation,
     kem,
@@ -42,6 +43,7 @@ from pqkeep_gateway.transit import routes
 def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
     """Return the rows under /api/v1 of a development installation."""
     nothing: Any = None
+    no_keys = key_operation.KeyAccess(nothing, nothing, nothing, nothing)
     terms = plans.read(None)
     provider: Any = SimpleNamespace(sold=frozenset(Tier) - {Tier.FREE})
     return (
@@ -50,11 +52,12 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
         *(key_operation.endpoint(row, nothing) for row in mac.OPERATIONS),
         *keyless.endpoints(nothing),
-        *batch.endpoints(key_operation.KeyAccess(nothing, nothing, nothing), nothing),
+        *batch.endpoints(no_keys, nothing),
         *keys.endpoints(nothing, terms, nothing, archive_delay_days=0),
         *public_keys.endpoints(nothing),
         *keyrings.endpoints(nothing, nothing, nothing),
         *key_import.endpoints(nothing, terms),
+        *campaigns.endpoints(no_keys, nothing, nothing),
         *tenants.endpoints(
             nothing,
             nothing,

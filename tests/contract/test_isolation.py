@@ -39,6 +39,8 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /kms/jwks",
             "GET /kms/keys/import-key",
             "GET /kms/keyrings",
+            "GET /campaigns",
+            "PUT /campaigns/{name}",
             "GET /usage",
             "GET /audit/records",
             "GET /audit/checkpoints",
@@ -140,6 +142,7 @@ PRIVATE_KEY = pkcs8(MLDSA87PrivateKey.generate())
 KYBER = {"algorithm": "Kyber768"}
 KEYRING = "cards"
 HASH = {"hash": "QUJD" * 10 + "QUI=", "hash_algorithm": "SHA-256"}
+CAMPAIGN = {"sources": [KYBER], "target": {"algorithm": "X-Wing"}}
 MU = base64.b64encode(bytes(64)).decode()
 
 
@@ -192,6 +195,13 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/archive/cancel": lambda _: {**KYBER, "key_version": 1},
     "/kms/keyrings": lambda _: {"name": f"k{uuid.uuid4()}"},
     "/kms/keyrings/{name}": lambda _: {"description": "changed"},
+    "/campaigns/{name}": lambda _: CAMPAIGN,
+    "/campaigns/{name}/scans": lambda _: {
+        "place": "cards",
+        "sha256": "ab" * 32,
+        "scanned_at": "2026-01-31T12:00:00Z",
+        "counts": [],
+    },
     "/audit/checkpoints": lambda _: {},
     "/billing/subscriptions/checkout": lambda _: {"tier": "starter"},
     "/tenants/{tenant_id}/invitations": lambda _: {
@@ -242,6 +252,7 @@ def _with_keys(tenant: Caller) -> Caller:
     for algorithm in ("Kyber768", "Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post("/kms/keyrings", {"name": KEYRING}, status=201)
+    assert tenant.ask("PUT", f"/campaigns/{KEYRING}", CAMPAIGN).is_success
     return tenant
 
 
@@ -316,6 +327,7 @@ def _state(where: Installation, owner: Caller) -> State:
         operator.get(path),
         operator.get(path + "/api-keys"),
         owner.get("/kms/keyrings"),
+        owner.get("/campaigns"),
     ]
 
 
@@ -334,7 +346,7 @@ def test_the_matrix(
     method, path = operation.split(" ")
     is_batch = path.endswith(BATCH)
     made = BODIES.get(path.removesuffix(BATCH).replace("/key/", "/"))
-    has_body = made is not None and method in ("POST", "PATCH")
+    has_body = made is not None and method in ("POST", "PATCH", "PUT")
     body = made(tenant) if made is not None and has_body else None
     if is_batch:
         body = {"items": [body]}
@@ -343,7 +355,7 @@ def test_the_matrix(
         key_version=1,
         tenant_id=tenant.tenant_id,
         version=1,
-        name=KEYRING,
+        name="new" if method == "PUT" else KEYRING,
         id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),
     )
     caller = other if credential == "other" else _shown(where, tenant, credential)

@@ -24,6 +24,7 @@ PARTS = (
     "mac",
     "tools",
     "kms",
+    "campaigns",
     "tenants",
     "operators",
     "auth",
@@ -48,6 +49,7 @@ MADE_BY = {
 FIRST = ("create_keyring", "generate_key")
 LAST = (
     *("rotate_key", "retire_key", "disable_key", "enable_key", "cancel_archive"),
+    "close_campaign",
     *("change_tenant", "rotate_api_key", "revoke_api_key"),
     *("delete_tenant", "cancel_tenant_deletion"),
 )

@@ -38,6 +38,7 @@ from pqkeep_gateway.api import (
     audit,
     batch,
     billing,
+    campaigns,
     health,
     installation,
     kem,
@@ -123,6 +124,7 @@ from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import RefusedEvent, SqlAuditOutbox, SqlCursors
 from pqkeep_gateway.storage.billing import SqlBilling
+from pqkeep_gateway.storage.campaigns import SqlCampaigns
 from pqkeep_gateway.storage.database import close_database, open_database
 from pqkeep_gateway.storage.deletion import SqlDeletions
 from pqkeep_gateway.storage.identities import Provider, SqlIdentities
@@ -258,7 +260,7 @@ async def assemble(
         {tier: plans.bound(term.operations_per_month) for tier, term in terms.items()},
         clock,
     )
-    access = KeyAccess(policy, quotas, shards.keys)
+    access = KeyAccess(policy, quotas, shards.keys, SqlCampaigns(engine))
 
     stored_tenants = SqlTenants(engine, found.shards.names)
     all_tenants = Tenants(stored_tenants, rate_limiter.announce_change, audit_delivery)
@@ -382,6 +384,7 @@ async def assemble(
             access, terms, partial(_tell_owners, engine, clock), config.min_archive_days
         ),
         *key_import.endpoints(access, terms),
+        *campaigns.endpoints(access, audit_delivery, clock),
         *tenants.endpoints(
             all_tenants,
             stored_tenants,

@@ -45,6 +45,8 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     keyring: KeyringName | None = None
     """None if the event has no keyring."""
+    campaign: RecordedName | None = None
+    """None if the event has no campaign."""
 
 
 class EventRefusal(StrEnum):

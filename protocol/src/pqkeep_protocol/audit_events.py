@@ -171,6 +171,13 @@ class AuditEvent(StrEnum):
     WITHDRAW_INVITATION = "withdraw-invitation"
     ACCEPT_INVITATION = "accept-invitation"
 
+    # Campaigns
+    PUT_CAMPAIGN = "put-campaign"
+    CLOSE_CAMPAIGN = "close-campaign"
+    LIST_CAMPAIGNS = "list-campaigns"
+    GET_CAMPAIGN = "get-campaign"
+    ADD_CAMPAIGN_SCAN = "add-campaign-scan"
+
     # Hashes and random bytes, without a key
     HASH = "hash"
     GENERATE_RANDOM = "generate-random"

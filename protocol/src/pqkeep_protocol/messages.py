@@ -46,6 +46,7 @@ from pqkeep_protocol.keys import (
     KeyInfo,
     KeyringName,
     KeyStatus,
+    RecordedName,
     SomeVersion,
     TenantId,
 )
@@ -297,6 +298,8 @@ class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encr
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
     """The format of the ciphertext; unused for a wrapped key."""
     context: DerivationContext = b""
+    campaign: RecordedName | None = None
+    """The campaign that counts it, if there is one."""
 
 
 DataKeySize = Literal[16, 32, 64]

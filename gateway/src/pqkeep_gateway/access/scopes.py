@@ -29,11 +29,13 @@ class Group(StrEnum):
     VERIFY_ONLY = "verify-only"
     MANAGE_KEYS = "manage-keys"
     DELETE_KEYRINGS = "delete-keyrings"
+    CAMPAIGNS = "campaigns"
     ADMINISTER = "administer"
 
 
 _PUBLIC_KEYS = frozenset({Operation.GET_KEY, Operation.GET_ACTIVE_KEY, Operation.LIST_PUBLIC_KEYS})
 _LISTS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.GET_KEYRING})
+_CAMPAIGNS = frozenset({AuditEvent.LIST_CAMPAIGNS, AuditEvent.GET_CAMPAIGN})
 _ENCRYPT = frozenset(
     {Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP, Operation.GENERATE_DATA_KEY}
 )
@@ -58,7 +60,10 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     Group.VERIFY_ONLY: _VERIFY | _PUBLIC_KEYS,
     Group.MANAGE_KEYS: _PUBLIC_KEYS
     | _LISTS
+    | _CAMPAIGNS
     | {
+        AuditEvent.PUT_CAMPAIGN,
+        AuditEvent.CLOSE_CAMPAIGN,
         Operation.CREATE_KEYRING,
         Operation.UPDATE_KEYRING,
         Operation.RESTORE_KEYRING,
@@ -71,6 +76,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
         Operation.ENABLE_KEY,
         Operation.CANCEL_ARCHIVE,
     },
+    Group.CAMPAIGNS: _CAMPAIGNS | {AuditEvent.ADD_CAMPAIGN_SCAN, Operation.RE_ENCRYPT},
     Group.DELETE_KEYRINGS: _LISTS | {Operation.DELETE_KEYRING},
     Group.ADMINISTER: frozenset(
         {

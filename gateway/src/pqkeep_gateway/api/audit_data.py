@@ -56,9 +56,7 @@ class RecordData(Data, frozen=True, kw_only=True):
         str | None,
         Meta(description="The rule with a date that warned of the operation or refused it."),
     ]
-    campaign: Annotated[
-        str | None, Meta(description="The campaign that a re-encryption belongs to.")
-    ]
+    campaign: Annotated[str | None, Meta(description="The campaign that the record belongs to.")]
 
 
 class RecordsData(Data, frozen=True, kw_only=True):

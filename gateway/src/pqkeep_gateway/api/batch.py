@@ -16,7 +16,13 @@ from msgspec import UNSET, Meta, UnsetType, defstruct, structs
 from pqkeep_gateway.api import kem, key_operation, mac, re_encryption, signature
 from pqkeep_gateway.api.errors import CHANGE_PLAN, answer_to, denied_by, error_for
 from pqkeep_gateway.api.key_fields import KEYRING
-from pqkeep_gateway.api.key_operation import KeyAccess, KeyOperation, Steps, overwrite
+from pqkeep_gateway.api.key_operation import (
+    KeyAccess,
+    KeyOperation,
+    Steps,
+    overwrite,
+    require_campaign,
+)
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question, Response
 from pqkeep_gateway.http.envelope import Data, Fault, fault
@@ -33,6 +39,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.text import base64_size
+from pqkeep_gateway.storage.campaigns import Campaign
 from pqkeep_gateway.tenancy.quota import QuotaUsedUpError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.codec import RESULT_TYPE
@@ -125,6 +132,17 @@ class ItemCall:
             raise unknown_field(unknown, known)
         self.values = _merged(common, given)
 
+    def check(self, campaigns: Mapping[str, Campaign]) -> None:
+        """Make an item with a wrong campaign fail. See ``key_operation.require_campaign``."""
+        if self.question is None:
+            return
+        try:
+            require_campaign(self.question.request, campaigns)
+        except Exception as error:  # noqa: BLE001 - an error of this item only
+            self.close()
+            self.question = None
+            self._fail(error)
+
     def end(self, result: Result) -> None:
         """Convert the key service's result to the item's result."""
         if self.question is None or self._call is None:
@@ -176,8 +194,12 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
             if name != ITEMS and value is not None
         }
         calls = [begin(call, common, item) for item in call[items]]
-        waiting = [item_call for item_call in calls if item_call.question is not None]
         try:
+            requests = [done.question.request for done in calls if done.question is not None]
+            campaigns = await access.campaigns_of(call.tenant.tenant, requests)
+            for item_call in calls:
+                item_call.check(campaigns)
+            waiting = [item_call for item_call in calls if item_call.question is not None]
             await _record_refusals(audit_delivery, single, call, calls)
             if waiting:
                 await access.quotas.spend_many(

@@ -51,6 +51,16 @@ from pqkeep_gateway.storage.api_keys import (
     QuotaReachedError,
 )
 from pqkeep_gateway.storage.billing import BilledElsewhereError
+from pqkeep_gateway.storage.campaigns import (
+    MAX_CAMPAIGNS,
+    MAX_PLACES,
+    CampaignClosedError,
+    CampaignNotFoundError,
+    NotInCampaignError,
+    OlderScanError,
+    TooManyCampaignsError,
+    TooManyPlacesError,
+)
 from pqkeep_gateway.storage.deletion import NoDeletionError, NotSuspendedError
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
 from pqkeep_gateway.storage.pages import PositionNotFoundError
@@ -118,6 +128,7 @@ _OF_KEY_FIELDS: Mapping[tuple[str, Problem], Code] = {
     ("algorithm", Problem.MISSING): Code.INVALID_001,
     ("algorithm", Problem.MALFORMED): Code.INVALID_001,
     ("keyring", Problem.MALFORMED): Code.INVALID_001,
+    ("campaign", Problem.MALFORMED): Code.INVALID_001,
     ("hash_algorithm", Problem.MISSING): Code.SIG_010,
     ("hash_algorithm", Problem.MALFORMED): Code.SIG_010,
     ("hash", Problem.WRONG_SIZE): Code.SIG_011,
@@ -604,6 +615,27 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     ),
     QuotaReachedError: ErrorResponse(
         Code.INVALID_001, f"the plan allows no more active API keys: {CHANGE_PLAN}"
+    ),
+    CampaignNotFoundError: ErrorResponse(
+        Code.NOT_FOUND_001, "no such campaign", ("campaign", "name")
+    ),
+    CampaignClosedError: ErrorResponse(
+        Code.CONFLICT_001, "the campaign is closed: put it with state open", ("campaign", "name")
+    ),
+    NotInCampaignError: ErrorResponse(
+        Code.INVALID_001,
+        "the campaign does not have this source and target: see its sources and its target",
+        ("campaign",),
+    ),
+    TooManyCampaignsError: ErrorResponse(
+        Code.FORBIDDEN_001,
+        f"a tenant has at most {MAX_CAMPAIGNS} campaigns: use the name of a closed one",
+    ),
+    TooManyPlacesError: ErrorResponse(
+        Code.FORBIDDEN_001, f"a campaign has scans of at most {MAX_PLACES} places", ("place",)
+    ),
+    OlderScanError: ErrorResponse(
+        Code.CONFLICT_001, "the campaign has a newer scan of this place", ("scanned_at",)
     ),
     ExpiryPassedError: ErrorResponse(
         Code.INVALID_001, "expires_at must be in the future", ("expires_at",)

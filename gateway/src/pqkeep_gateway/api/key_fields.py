@@ -182,6 +182,11 @@ def keyring_named(values: Mapping[str, object]) -> KeyringName:
     return KEYRING.read(values) or DEFAULT_KEYRING
 
 
+CAMPAIGN = recorded_name_field(
+    "campaign", "The campaign that the re-encryption belongs to. It must be open.", "cards-2026"
+).optional()
+
+
 def exact_base64(exact: Iterable[int]) -> dict[str, object]:
     """Return the schema of base64 with exact sizes in bytes."""
     return {"type": "string", "contentEncoding": "base64", "pattern": base64_pattern(exact)}

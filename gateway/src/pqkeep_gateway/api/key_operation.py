@@ -32,6 +32,7 @@ from pqkeep_gateway.api.errors import (
 )
 from pqkeep_gateway.api.key_fields import (
     ACTIVE_KEY_VERSION,
+    CAMPAIGN,
     KEM_CIPHERTEXT_SIZE,
     KEY_VERSION,
     KEYRING,
@@ -55,6 +56,15 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_gateway.shards import Placement, TenantKeyService
+from pqkeep_gateway.storage.campaigns import (
+    Campaign,
+    CampaignClosedError,
+    CampaignNotFoundError,
+    CampaignState,
+    NotInCampaignError,
+    SqlCampaigns,
+    Target,
+)
 from pqkeep_gateway.tenancy.quota import Quotas, QuotaUsedUpError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.der import form_of
@@ -71,6 +81,7 @@ from pqkeep_protocol.messages import (
     ListKeys,
     ListPublicKeys,
     RedactedRepr,
+    ReEncrypt,
     Request,
     Wrap,
 )
@@ -89,6 +100,7 @@ T = TypeVar("T")
 LONG_LISTS, LONG_LISTS_IN_ALL = 2, 6
 """The concurrent lists longer than one page, per tenant and in total. A list of 10,000 public keys
 needs some 75 MB."""
+CAMPAIGN_ERRORS = (CampaignNotFoundError, CampaignClosedError, NotInCampaignError)
 MAX_NAME = 128
 """Characters of the policy names in a record."""
 
@@ -208,6 +220,7 @@ class KeyAccess:
     policy: Policy
     quotas: Quotas
     keys: TenantKeyService
+    campaigns: SqlCampaigns
     long_lists: ConcurrencyLimit = field(
         default_factory=partial(ConcurrencyLimit, LONG_LISTS, LONG_LISTS_IN_ALL), kw_only=True
     )
@@ -245,6 +258,16 @@ class KeyAccess:
     ) -> Keys:
         limited = structs.replace(request, limit=min(at_most, MAX_KEYS_LISTED))
         return await self.keys.execute(limited, attribution, placement)
+
+    async def campaigns_of(
+        self, tenant: TenantId, requests: Iterable[Request[Any]]
+    ) -> Mapping[str, Campaign]:
+        """Return the campaigns that requests name, by name, without those that do not exist.
+
+        Raises UnavailableError.
+        """
+        names = {name for request in requests if (name := _campaign_named(request)) is not None}
+        return await self.campaigns.find(tenant, names) if names else {}
 
     def grant(
         self,
@@ -357,9 +380,11 @@ class Steps:
         return Question(request, call.attribution, call.principal.placement)
 
     def ask(self, call: ApiCall) -> Question | None:
-        """Return the request of a call; None if its operation must be counted first."""
+        """Return the request of a call; None if something must be read or counted first."""
         allowed = self.allow(call)
-        return None if allowed.grant.is_counted else self.question(allowed)
+        names_campaign = self._row.target is not None and call.values.get(CAMPAIGN.name) is not None
+        is_first = allowed.grant.is_counted or names_campaign
+        return None if is_first else self.question(allowed)
 
     def ask_uncounted(self, call: ApiCall) -> Question:
         """Return the request of a call; the caller counts its operation."""
@@ -400,6 +425,8 @@ class Steps:
             except KeyServiceError as refusal:
                 raise error_for(row.operation, refusal.kind, values) from None
         question = self.question(allowed)
+        request = question.request
+        require_campaign(request, await self._access.campaigns_of(request.tenant, [request]))
         outcome: object
         try:
             outcome = await self._access.keys.execute(*question)
@@ -409,6 +436,30 @@ class Steps:
             overwrite(question.request)
             raise
         return self.respond(allowed.call, question, outcome)
+
+
+def _campaign_named(request: Request[Any]) -> str | None:
+    return request.campaign if isinstance(request, ReEncrypt) else None
+
+
+def require_campaign(request: Request[Any], campaigns: Mapping[str, Campaign]) -> None:
+    """Check that a request belongs to the open campaign that it names, if it names one.
+
+    ``campaigns``: see ``KeyAccess.campaigns_of``. Raises CampaignNotFoundError,
+    CampaignClosedError, NotInCampaignError.
+    """
+    if not isinstance(request, ReEncrypt) or request.campaign is None:
+        return
+    campaign = campaigns.get(request.campaign)
+    if campaign is None:
+        raise CampaignNotFoundError
+    if campaign.state is CampaignState.CLOSED:
+        raise CampaignClosedError
+    if not (
+        campaign.has_source(request.keyring, request.algorithm, request.version)
+        and campaign.target == Target(request.target.keyring, request.target.algorithm)
+    ):
+        raise NotInCampaignError
 
 
 def overwrite(request: object) -> None:
@@ -436,6 +487,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         fields=(*row.fields, row.algorithm, KEYRING),
         field_codes=KEY_FIELDS[row.operation],
         codes=codes_of_operation(row.operation),
+        errors=() if row.target is None else CAMPAIGN_ERRORS,
         status=row.status,
         may_exist=row.may_exist,
         recorded_as=row.operation,

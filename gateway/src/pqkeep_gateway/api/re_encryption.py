@@ -9,6 +9,7 @@ from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
 from pqkeep_gateway.api.errors import error_for
 from pqkeep_gateway.api.key_fields import (
     ASSOCIATED_DATA,
+    CAMPAIGN,
     CIPHERTEXT,
     DERIVATION_CONTEXT,
     KEY_VERSION,
@@ -205,6 +206,7 @@ def re_encrypt(call: KeyCall) -> ReEncrypt:
         target=target,
         context=context,
         probe=call.other_algorithms(Operation.RE_ENCRYPT),
+        campaign=call[CAMPAIGN],
     )
 
 
@@ -254,6 +256,7 @@ OPERATION = KeyOperation(
         ASSOCIATED_DATA,
         DERIVATION_CONTEXT,
         TO,
+        CAMPAIGN,
     ),
     header=ENVELOPE_HEADER,
     example=ReEncrypted(

@@ -24,6 +24,8 @@ from pqkeep_gateway.storage.database import (
 from pqkeep_gateway.storage.outgoing_mail import add_mail_to_owners
 from pqkeep_gateway.storage.schema import (
     API_KEYS,
+    CAMPAIGN_SCANS,
+    CAMPAIGNS,
     CONTRACTS,
     INVITATIONS,
     SESSIONS,
@@ -180,9 +182,8 @@ class SqlDeletions:
             if not await _change(connection, tenant, _IS_SCHEDULED, values):
                 return False
             await end_contract(connection, tenant)
-            await connection.execute(
-                sa.delete(INVITATIONS).where(INVITATIONS.c.tenant_id == tenant)
-            )
+            for table in (INVITATIONS, CAMPAIGN_SCANS, CAMPAIGNS):
+                await connection.execute(sa.delete(table).where(table.c.tenant_id == tenant))
             versions = await _revoke_api_keys(connection, tenant, now)
             people = await _remove_people(connection, tenant)
             await add_audit_event(connection, *_events(by, tenant, versions, people))

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -416,6 +417,39 @@ OUTGOING_MAIL = Table(
     Column("attempts", Integer, nullable=False),
 )
 """Undelivered mail; see pqkeep_gateway.outgoing_mail."""
+
+CAMPAIGNS = Table(
+    "campaigns",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("description", String(256), nullable=False),
+    Column("sources", Text, nullable=False),
+    Column("target_keyring", String(128), nullable=False),
+    Column("target_algorithm", String(32), nullable=False),
+    Column("quiet_days", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("created_by", String(128), nullable=False),
+    Column("changed_at_us", BigInteger, nullable=False),
+)
+"""``sources``: JSON; see pqkeep_gateway.storage.campaigns."""
+
+CAMPAIGN_SCANS = Table(
+    "campaign_scans",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("campaign", String(64), primary_key=True),
+    Column("place", String(200), primary_key=True),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("scanned_at_us", BigInteger, nullable=False),
+    Column("recorded_at_us", BigInteger, nullable=False),
+    Column("principal", String(128), nullable=False),
+    Column("counts", Text, nullable=False),
+    Column("unreadable", BigInteger, nullable=False),
+    ForeignKeyConstraint(["tenant_id", "campaign"], ["campaigns.tenant_id", "campaigns.name"]),
+)
+"""The newest scan of each place. ``digest``: SHA-256 of the scan's file. ``counts``: JSON."""
 
 WRITE_PROBE = Table(
     PROBE_TABLE,

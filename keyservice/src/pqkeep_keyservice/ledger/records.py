@@ -143,6 +143,7 @@ def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | Event
         event_id=str(event.id),
         happened_at_us=event.at_us,
         keyring=event.keyring,
+        campaign=event.campaign,
     )
 
 

@@ -6,7 +6,7 @@ from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.ledger.records import target_text
 from pqkeep_keyservice.operations import kem_dem
-from pqkeep_keyservice.operations.context import Context, OperationResult
+from pqkeep_keyservice.operations.context import Context, OperationResult, RecordedError
 from pqkeep_protocol.algorithms import ALGORITHMS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
@@ -35,6 +35,16 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     the target encrypting; the errors of decrypt and unwrap; TARGET_NOT_FOUND;
     TARGET_VERSION_BELOW_MINIMUM; and UNSUPPORTED.
     """
+    try:
+        return await _moved(request, context)
+    except RecordedError as error:
+        error.campaign = request.campaign
+        raise
+    except KeyServiceError as error:
+        raise RecordedError(error.kind, campaign=request.campaign) from None
+
+
+async def _moved(request: ReEncrypt, context: Context) -> OperationResult:
     wraps = request.is_wrapped_key
     context.keyring.require(PURPOSE_OF[Operation.UNWRAP if wraps else Operation.DECRYPT])
     target_id = KeyringId(request.tenant, request.target.keyring)
@@ -47,7 +57,10 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
         raise KeyServiceError(ErrorKind.TARGET_PURPOSE_DENIED)
     plaintext = await _opened(request, context)
     sealed, record = await _sealed(request, plaintext, context, target)
-    return OperationResult(sealed, request.version, target=record if sealed.moved else None)
+    target_version = record if sealed.moved else None
+    return OperationResult(
+        sealed, request.version, target=target_version, campaign=request.campaign
+    )
 
 
 async def _opened(request: ReEncrypt, context: Context) -> bytes:

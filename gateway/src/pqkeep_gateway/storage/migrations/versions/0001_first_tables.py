@@ -14,6 +14,7 @@ def upgrade() -> None:
     _create_people_tables()
     _create_billing_tables()
     _create_outboxes()
+    _create_campaign_tables()
 
 
 def _create_operators() -> None:
@@ -307,4 +308,36 @@ def _create_outboxes() -> None:
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
         sa.Column("next_attempt_at_us", sa.BigInteger, nullable=False, index=True),
         sa.Column("attempts", sa.Integer, nullable=False),
+    )
+
+
+def _create_campaign_tables() -> None:
+    op.create_table(
+        "campaigns",
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
+        sa.Column("name", sa.String(64), primary_key=True),
+        sa.Column("description", sa.String(256), nullable=False),
+        sa.Column("sources", sa.Text, nullable=False),
+        sa.Column("target_keyring", sa.String(128), nullable=False),
+        sa.Column("target_algorithm", sa.String(32), nullable=False),
+        sa.Column("quiet_days", sa.Integer, nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("created_by", sa.String(128), nullable=False),
+        sa.Column("changed_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "campaign_scans",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("campaign", sa.String(64), primary_key=True),
+        sa.Column("place", sa.String(200), primary_key=True),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False),
+        sa.Column("scanned_at_us", sa.BigInteger, nullable=False),
+        sa.Column("recorded_at_us", sa.BigInteger, nullable=False),
+        sa.Column("principal", sa.String(128), nullable=False),
+        sa.Column("counts", sa.Text, nullable=False),
+        sa.Column("unreadable", sa.BigInteger, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "campaign"], ["campaigns.tenant_id", "campaigns.name"]
+        ),
     )

@@ -1,0 +1,525 @@
+"""/api/v1/campaigns: plans to move data from old keys to a new one, and what is known of them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+from msgspec import Meta, structs
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
+from pqkeep_gateway.api.key_fields import KEY_VERSION, KEYRING, algorithm_field, recorded_name_field
+from pqkeep_gateway.api.key_operation import KeyAccess
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    choice_field,
+    integer_field,
+    object_schema,
+    text_field,
+    time_field,
+    unknown_field,
+)
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.storage.campaigns import (
+    Campaign,
+    CampaignClosedError,
+    CampaignNotFoundError,
+    CampaignState,
+    OlderScanError,
+    Scan,
+    Source,
+    Target,
+    TooManyCampaignsError,
+    TooManyPlacesError,
+    VersionCount,
+)
+from pqkeep_gateway.storage.database import MICROSECOND, microseconds, time_of
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION
+
+T = TypeVar("T")
+Values = Mapping[str, object]
+
+MAX_SOURCES = 20
+MAX_VERSIONS = 100
+"""Key versions of a source, and key versions in a scan."""
+MAX_PLACE = 200
+MAX_COUNT = 10**15
+"""The largest count in a scan."""
+MAX_QUIET_DAYS = 3650
+CLOCK_LEAD_US = timedelta(minutes=5) // MICROSECOND
+"""The largest lead of a scanning program's clock, in microseconds."""
+Count = Annotated[int, Meta(ge=0)]
+
+
+class SourceData(Data, frozen=True, kw_only=True):
+    """Key versions to move away from."""
+
+    keyring: str
+    algorithm: str
+    key_versions: Annotated[
+        tuple[int, ...] | None,
+        Meta(description="null: all; of the target's own key, all but the active version."),
+    ]
+
+
+class TargetData(Data, frozen=True, kw_only=True):
+    """The key to move to. Its active version is used."""
+
+    keyring: str
+    algorithm: str
+
+
+class CampaignData(Data, frozen=True, kw_only=True):
+    """A campaign: a plan to move data from old keys to a new one."""
+
+    name: str
+    description: str
+    sources: tuple[SourceData, ...]
+    target: TargetData
+    quiet_days: Annotated[
+        int, Meta(description="Days without a use of a source after which the sources are quiet.")
+    ]
+    state: CampaignState
+    created_at: Timestamp
+    created_by: Annotated[str, Meta(description="The principal that created it.")]
+    changed_at: Timestamp
+
+
+class CampaignList(Data, frozen=True, kw_only=True):
+    """A tenant's campaigns, by name."""
+
+    campaigns: tuple[CampaignData, ...]
+    total: Count
+
+
+class ScanData(Data, frozen=True, kw_only=True):
+    """A statement about the ciphertexts in a place."""
+
+    place: str
+    sha256: Annotated[str, Meta(description="SHA-256 of the scan's file, in hexadecimal.")]
+    scanned_at: Annotated[Timestamp, Meta(description="The end of the scan, by its sender.")]
+    recorded_at: Timestamp
+    principal: Annotated[str, Meta(description="The principal that makes the statement.")]
+    left: Annotated[Count, Meta(description="Ciphertexts of source versions.")]
+    other: Annotated[Count, Meta(description="Ciphertexts of other key versions.")]
+    unreadable: Annotated[Count, Meta(description="Entries without a known key version.")]
+
+
+def _parse_object(value: object, fields: Sequence[Field[Any]]) -> Values:
+    """Return an object that has only these fields. Raises InvalidValueError and FieldError."""
+    names = [field.name for field in fields]
+    if not isinstance(value, dict):
+        raise InvalidValueError(f"must have objects with the fields {', '.join(names)}")
+    values = cast("Values", value)
+    if unknown := values.keys() - set(names):
+        raise unknown_field(unknown, names)
+    return values
+
+
+def _object_field(
+    name: str, description: str, fields: Sequence[Field[Any]], make: Callable[[Values], T]
+) -> Field[T]:
+    """Return a field of an object with these fields."""
+
+    def parse(value: object) -> T:
+        try:
+            return make(_parse_object(value, fields))
+        except FieldError as error:
+            raise InvalidValueError(f"cannot be read: {error.message}") from None
+
+    return Field(
+        name=name,
+        description=description,
+        schema=object_schema(fields),
+        example={field.name: field.example for field in fields},
+        parse=parse,
+    )
+
+
+def _list_field(
+    name: str,
+    description: str,
+    fields: Sequence[Field[Any]],
+    make: Callable[[Values], T],
+    at_least: int,
+    at_most: int,
+) -> Field[tuple[T, ...]]:
+    """Return a field of a list of objects with these fields."""
+    entry = _object_field(name, description, fields, make)
+    message = f"must be a list of {at_least} to {at_most} objects"
+
+    def parse(value: object) -> tuple[T, ...]:
+        if not (isinstance(value, list) and at_least <= len(value) <= at_most):
+            raise InvalidValueError(message)
+        return tuple(entry.parse(element) for element in cast("list[object]", value))
+
+    return Field(
+        name=name,
+        description=description,
+        schema={
+            "type": "array",
+            "minItems": at_least,
+            "maxItems": at_most,
+            "items": entry.schema,
+        },
+        example=[entry.example],
+        parse=parse,
+    )
+
+
+def _parse_versions(value: object) -> tuple[int, ...]:
+    versions = cast("list[object]", value) if isinstance(value, list) else []
+    if not 0 < len(versions) <= MAX_VERSIONS:
+        raise InvalidValueError(f"must be a list of 1 to {MAX_VERSIONS} key versions")
+    numbers = {KEY_VERSION.parse(version) for version in versions}
+    return tuple(sorted(numbers))
+
+
+_KEY_VERSIONS: Field[tuple[int, ...] | None] = Field(
+    name="key_versions",
+    description="The versions. Left out: all; of the target's own key, all but the active one.",
+    schema={
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1, "maximum": MAX_KEY_VERSION},
+        "minItems": 1,
+        "maxItems": MAX_VERSIONS,
+    },
+    example=[1, 2],
+    parse=_parse_versions,
+    required=False,
+)
+_ALGORITHM = algorithm_field(Operation.RE_ENCRYPT)
+_TARGET_ALGORITHM = algorithm_field(Operation.ENCRYPT)
+_COUNT = integer_field("count", "The number of ciphertexts.", 17, at_least=0, at_most=MAX_COUNT)
+
+
+def _source(values: Values) -> Source:
+    return Source(
+        KEYRING.read(values) or DEFAULT_KEYRING,
+        _ALGORITHM.read(values),
+        cast("Any", _KEY_VERSIONS.read(values)),
+    )
+
+
+def _target(values: Values) -> Target:
+    return Target(KEYRING.read(values) or DEFAULT_KEYRING, _TARGET_ALGORITHM.read(values))
+
+
+def _count(values: Values) -> VersionCount:
+    return VersionCount(
+        KEYRING.read(values) or DEFAULT_KEYRING,
+        _ALGORITHM.read(values),
+        KEY_VERSION.read(values),
+        _COUNT.read(values),
+    )
+
+
+_is_sha256 = re.compile("[0-9a-f]{64}").fullmatch
+NEW_NAME = recorded_name_field("name", "The campaign's name. It cannot be changed.", "cards-2026")
+NAME = recorded_name_field(
+    "name", "The campaign's name.", "cards-2026", not_found="no such campaign"
+)
+DESCRIPTION = text_field(
+    "description", "A description for people.", "Cards to ML-KEM-1024", at_most=256, at_least=0
+).or_default("")
+SOURCES = _list_field(
+    "sources",
+    f"The key versions to move away from: 1 to {MAX_SOURCES} keys.",
+    (KEYRING, _ALGORITHM, _KEY_VERSIONS),
+    _source,
+    1,
+    MAX_SOURCES,
+)
+TARGET = _object_field(
+    "target",
+    "The key to move to. Its active version is used.",
+    (KEYRING, _TARGET_ALGORITHM),
+    _target,
+)
+QUIET_DAYS = integer_field(
+    "quiet_days",
+    "Days without a use of a source after which the sources are quiet.",
+    30,
+    at_least=1,
+    at_most=MAX_QUIET_DAYS,
+).or_default(30)
+STATE = choice_field(
+    "state",
+    "Re-encryptions and scans can name only an open campaign.",
+    tuple(CampaignState),
+    CampaignState.OPEN,
+).or_default(CampaignState.OPEN)
+PLACE = text_field(
+    "place",
+    "The scanned place, such as a folder or a table. The audit log's readers can read it.",
+    "payments.cards",
+    at_most=MAX_PLACE,
+)
+SHA256 = text_field(
+    "sha256",
+    "SHA-256 of the scan's file, in lower-case hexadecimal. The audit log records it.",
+    "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    at_least=64,
+    at_most=64,
+    pattern="^[0-9a-f]{64}$",
+    is_valid=lambda text: _is_sha256(text) is not None,
+    must="must be 64 digits of lower-case hexadecimal",
+)
+SCANNED_AT = time_field("scanned_at", "The end of the scan.", "2026-01-31T12:00:00Z")
+COUNTS = _list_field(
+    "counts",
+    f"The number of ciphertexts by key version: at most {MAX_VERSIONS} versions.",
+    (KEYRING, _ALGORITHM, KEY_VERSION, _COUNT),
+    _count,
+    0,
+    MAX_VERSIONS,
+)
+UNREADABLE = integer_field(
+    "unreadable",
+    "The number of entries in which the scan found no key version.",
+    0,
+    at_least=0,
+    at_most=MAX_COUNT,
+).or_default(0)
+
+_AT = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
+_EXAMPLE = CampaignData(
+    name="cards-2026",
+    description=str(DESCRIPTION.example),
+    sources=(SourceData(keyring="payments.cards", algorithm="ML-KEM-768", key_versions=None),),
+    target=TargetData(keyring="payments.cards", algorithm="ML-KEM-1024"),
+    quiet_days=30,
+    state=CampaignState.OPEN,
+    created_at=_AT,
+    created_by="user:6f5a1c9e-0d3b-4a53-9a55-2c1f9b1d7e10",
+    changed_at=_AT,
+)
+_SCAN = ScanData(
+    place=str(PLACE.example),
+    sha256=str(SHA256.example),
+    scanned_at=_AT,
+    recorded_at=_AT,
+    principal="api-key:3/migration",
+    left=17,
+    other=0,
+    unreadable=0,
+)
+
+
+def endpoints(
+    access: KeyAccess, audit_delivery: AuditDelivery, clock: Clock
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of campaigns."""
+    handlers = _Campaigns(access, audit_delivery, clock)
+    return (
+        Endpoint(
+            method="PUT",
+            path="/campaigns/{name}",
+            name="put_campaign",
+            handler=handlers.put,
+            permission=Permission.MANAGE_KEYS,
+            example=_EXAMPLE,
+            fields=(NEW_NAME, DESCRIPTION, SOURCES, TARGET, QUIET_DAYS, STATE),
+            field_codes=BAD_REQUEST_FIELDS,
+            errors=(TenantNotFoundError, TooManyCampaignsError),
+        ),
+        Endpoint(
+            method="GET",
+            path="/campaigns",
+            name="list_campaigns",
+            handler=handlers.list_,
+            permission=Permission.VIEW_KEYS,
+            example=CampaignList(campaigns=(_EXAMPLE,), total=1),
+            field_codes=BAD_REQUEST_FIELDS,
+        ),
+        Endpoint(
+            method="GET",
+            path="/campaigns/{name}",
+            name="get_campaign",
+            handler=handlers.get,
+            permission=Permission.VIEW_KEYS,
+            example=_EXAMPLE,
+            fields=(NAME,),
+            field_codes=BAD_REQUEST_FIELDS,
+            errors=(CampaignNotFoundError,),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/campaigns/{name}",
+            name="close_campaign",
+            handler=handlers.close,
+            permission=Permission.MANAGE_KEYS,
+            example=structs.replace(_EXAMPLE, state=CampaignState.CLOSED),
+            fields=(NAME,),
+            field_codes=BAD_REQUEST_FIELDS,
+            errors=(CampaignNotFoundError,),
+        ),
+        Endpoint(
+            method="POST",
+            path="/campaigns/{name}/scans",
+            name="add_campaign_scan",
+            handler=handlers.add_scan,
+            permission=Permission.USE_KEYS,
+            example=_SCAN,
+            fields=(NAME, PLACE, SHA256, SCANNED_AT, COUNTS, UNREADABLE),
+            field_codes=BAD_REQUEST_FIELDS,
+            status=201,
+            errors=(
+                CampaignNotFoundError,
+                CampaignClosedError,
+                TenantNotFoundError,
+                TooManyPlacesError,
+                OlderScanError,
+            ),
+        ),
+    )
+
+
+class _Campaigns:
+    """The handlers."""
+
+    def __init__(self, access: KeyAccess, audit_delivery: AuditDelivery, clock: Clock) -> None:
+        self._access = access
+        self._stored = access.campaigns
+        self._audit_delivery = audit_delivery
+        self._clock = clock
+
+    async def put(self, call: ApiCall) -> CampaignData:
+        """Create a campaign, or replace the one that has the name.
+
+        A campaign enforces nothing. Re-encryptions that name it count as moved. A replaced campaign
+        keeps its scans, and what was moved under its name.
+        """
+        sources = call[SOURCES]
+        if len({(source.keyring, source.algorithm) for source in sources}) < len(sources):
+            message = "sources must name a keyring's algorithm only once"
+            raise FieldError(SOURCES.name, Problem.MALFORMED, message)
+        now = date_of(self._clock())
+        campaign = Campaign(
+            tenant=call.tenant.tenant,
+            name=call[NEW_NAME],
+            description=call[DESCRIPTION],
+            sources=sources,
+            target=call[TARGET],
+            quiet_days=call[QUIET_DAYS],
+            state=call[STATE],
+            created_at=now,
+            created_by=str(call.principal),
+            changed_at=now,
+        )
+        content = msgspec.json.encode([sources, campaign.target, campaign.quiet_days])
+        put = _event(call, AuditEvent.PUT_CAMPAIGN, campaign.name, sha256(content).digest())
+        stored = await self._stored.put(campaign, put)
+        await self._audit_delivery.deliver()
+        return _campaign(stored)
+
+    async def list_(self, call: ApiCall) -> CampaignList:
+        """List campaigns by name, including closed ones."""
+        listed = await self._stored.list(call.tenant.tenant)
+        return CampaignList(campaigns=tuple(map(_campaign, listed)), total=len(listed))
+
+    async def get(self, call: ApiCall) -> CampaignData:
+        """Return a campaign."""
+        return _campaign(await self._stored.get(call.tenant.tenant, call[NAME]))
+
+    async def close(self, call: ApiCall) -> CampaignData:
+        """Close a campaign. It keeps its scans, and what was moved; put opens it again."""
+        closed = _event(call, AuditEvent.CLOSE_CAMPAIGN, call[NAME])
+        now = date_of(self._clock())
+        campaign = await self._stored.close(call.tenant.tenant, call[NAME], now, closed)
+        await self._audit_delivery.deliver()
+        return _campaign(campaign)
+
+    async def add_scan(self, call: ApiCall) -> ScanData:
+        """Record a scan: the caller's statement about the ciphertexts in a place.
+
+        It replaces the place's earlier scan. The service cannot check it. The audit log records the
+        digest of the scan's file.
+        """
+        tenant, now_us, scanned_at_us = (
+            call.tenant.tenant,
+            microseconds(date_of(self._clock())),
+            call[SCANNED_AT],
+        )
+        if scanned_at_us > now_us + CLOCK_LEAD_US:
+            message = "scanned_at must not be in the future"
+            raise FieldError(SCANNED_AT.name, Problem.MALFORMED, message)
+        counts = call[COUNTS]
+        if len({structs.astuple(counted)[:3] for counted in counts}) < len(counts):
+            message = "counts must name a key version only once"
+            raise FieldError(COUNTS.name, Problem.MALFORMED, message)
+        campaign = await self._stored.get(tenant, call[NAME])
+        scan = Scan(
+            place=call[PLACE],
+            digest=bytes.fromhex(call[SHA256]),
+            scanned_at=time_of(scanned_at_us),
+            recorded_at=time_of(now_us),
+            principal=str(call.principal),
+            counts=counts,
+            unreadable=call[UNREADABLE],
+        )
+        added = _event(call, AuditEvent.ADD_CAMPAIGN_SCAN, call[NAME], scan.digest)
+        await self._stored.add_scan(tenant, call[NAME], scan, added)
+        await self._audit_delivery.deliver()
+        return _scan(scan, campaign)
+
+
+def _event(call: ApiCall, operation: AuditEvent, campaign: str, digest: bytes = b"") -> Event:
+    """Return the event of a change. ``digest``: SHA-256 of the change's content."""
+    policy = f"sha256-{digest.hex()}" if digest else ""
+    tenant = call.tenant.tenant
+    return structs.replace(
+        event(call.attribution, tenant, operation, policy=policy), campaign=campaign
+    )
+
+
+def _campaign(campaign: Campaign) -> CampaignData:
+    return CampaignData(
+        name=campaign.name,
+        description=campaign.description,
+        sources=tuple(
+            SourceData(
+                keyring=source.keyring, algorithm=source.algorithm, key_versions=source.versions
+            )
+            for source in campaign.sources
+        ),
+        target=TargetData(keyring=campaign.target.keyring, algorithm=campaign.target.algorithm),
+        quiet_days=campaign.quiet_days,
+        state=campaign.state,
+        created_at=timestamp(campaign.created_at),
+        created_by=campaign.created_by,
+        changed_at=timestamp(campaign.changed_at),
+    )
+
+
+def _scan(scan: Scan, campaign: Campaign) -> ScanData:
+    left = sum(
+        counted.count
+        for counted in scan.counts
+        if campaign.has_source(counted.keyring, counted.algorithm, counted.version)
+    )
+    return ScanData(
+        place=scan.place,
+        sha256=scan.digest.hex(),
+        scanned_at=timestamp(scan.scanned_at),
+        recorded_at=timestamp(scan.recorded_at),
+        principal=scan.principal,
+        left=left,
+        other=sum(counted.count for counted in scan.counts) - left,
+        unreadable=scan.unreadable,
+    )

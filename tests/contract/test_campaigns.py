@@ -1,0 +1,211 @@
+"""Campaigns over HTTP: planned, counted by re-encryption, stated by scans, tried by a canary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.fixtures.caller import Caller
+
+KEM, NEW = "Kyber768", "ML-KEM-1024"
+PLAINTEXT = "YSBjYW5hcnkgaW4gYSBtaW5l"
+PLAN = {
+    "sources": [{"keyring": "default", "algorithm": KEM}],
+    "target": {"keyring": "default", "algorithm": NEW},
+}
+DIGEST = "ab" * 32
+
+
+def ago(**units: float) -> str:
+    """Return a time before now, in the form of the API."""
+    return (datetime.now(UTC) - timedelta(**units)).isoformat()
+
+
+def scan(**changes: Any) -> dict[str, Any]:
+    """Return a scan of one place with two ciphertexts of a source and one of another key."""
+    counts = [
+        {"algorithm": KEM, "key_version": 1, "count": 2},
+        {"algorithm": NEW, "key_version": 1, "count": 1},
+    ]
+    stated = {"place": "cards", "sha256": DIGEST, "scanned_at": ago(minutes=1), "counts": counts}
+    return stated | changes
+
+
+@pytest.fixture(scope="module")
+def mover(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant with an old and a new key, and an open campaign from one to the other."""
+    tenant = new_tenant()
+    for algorithm in (KEM, NEW):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    put(tenant, "cards", PLAN)
+    return tenant
+
+
+def put(tenant: Caller, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a campaign."""
+    response = tenant.ask("PUT", f"/campaigns/{name}", body)
+    assert response.is_success, response.text
+    data: dict[str, Any] = response.json()["data"]
+    return data
+
+
+def sealed(tenant: Caller, algorithm: str = KEM) -> dict[str, Any]:
+    """Return the fields of a re-encryption of a new ciphertext to the new key."""
+    made = tenant.post("/kem/encrypt", {"plaintext": PLAINTEXT, "algorithm": algorithm})
+    return {
+        "ciphertext": made["ciphertext"],
+        "key_version": made["key_version"],
+        "algorithm": algorithm,
+        "to": {"algorithm": NEW},
+    }
+
+
+def last_record(tenant: Caller, operation: str) -> dict[str, Any]:
+    """Return the newest record of an operation."""
+    listed = tenant.get("/audit/records", operation=operation, order="desc", limit=1)
+    record: dict[str, Any] = listed["records"][0]
+    return record
+
+
+def test_a_campaign_is_put_listed_replaced_and_closed(new_tenant: Callable[..., Caller]) -> None:
+    """A put keeps the creation, a delete closes, a put opens again; each has its record."""
+    tenant = new_tenant()
+    assert tenant.get("/campaigns") == {"campaigns": [], "total": 0}
+    made = put(tenant, "cards", PLAN)
+    assert made["sources"] == [{"keyring": "default", "algorithm": KEM, "key_versions": None}]
+    assert (made["state"], made["quiet_days"], made["description"]) == ("open", 30, "")
+    assert last_record(tenant, "put-campaign")["campaign"] == "cards"
+    changed = put(tenant, "cards", PLAN | {"description": "x", "quiet_days": 7})
+    assert changed["created_at"] == made["created_at"]
+    assert (changed["description"], changed["quiet_days"]) == ("x", 7)
+    assert tenant.ask("DELETE", "/campaigns/cards").json()["data"]["state"] == "closed"
+    assert last_record(tenant, "close-campaign")["campaign"] == "cards"
+    assert [each["state"] for each in tenant.get("/campaigns")["campaigns"]] == ["closed"]
+    assert put(tenant, "cards", PLAN)["state"] == "open"
+    assert tenant.get("/campaigns/cards")["name"] == "cards"
+    assert tenant.refusal("/campaigns/none/scans", scan())[:2] == (404, "ERR_NOT_FOUND_001")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"sources": []}, "sources"),
+        ({"sources": None}, "sources"),
+        ({"sources": [{"algorithm": "ML-DSA-65"}]}, "sources"),
+        ({"sources": [{"algorithm": KEM, "key_versions": []}]}, "sources"),
+        ({"sources": [{"algorithm": KEM, "key_versions": [0]}]}, "sources"),
+        ({"sources": [{"algorithm": KEM, "key_versions": ["1"]}]}, "sources"),
+        ({"sources": [{"algorithm": KEM, "more": 1}]}, "sources"),
+        ({"sources": [{"algorithm": KEM}, {"algorithm": KEM, "key_versions": [1]}]}, "sources"),
+        ({"sources": [{"algorithm": KEM, "keyring": f"k{i}"} for i in range(21)]}, "sources"),
+        ({"target": {"algorithm": "ML-DSA-65"}}, "target"),
+        ({"target": {}}, "target"),
+        ({"target": "default"}, "target"),
+        ({"quiet_days": 0}, "quiet_days"),
+        ({"state": "done"}, "state"),
+    ],
+)
+def test_a_malformed_campaign_is_refused(
+    mover: Caller, changes: dict[str, Any], field: str
+) -> None:
+    """Each wrong value is 400 with its field, and the campaign stays as it was."""
+    before = mover.get("/campaigns/cards")
+    response = mover.ask("PUT", "/campaigns/cards", PLAN | changes)
+    assert (response.status_code, response.json()["error"]["field"]) == (400, field)
+    assert mover.get("/campaigns/cards") == before
+
+
+def test_only_a_move_of_the_campaign_can_name_it(mover: Caller) -> None:
+    """Another source or target, a closed and an unknown campaign are refused, alone and in a batch."""
+    named = {"campaign": "cards"}
+    put(mover, "done", PLAN | {"state": "closed"})
+    put(mover, "version-9", PLAN | {"sources": [{"algorithm": KEM, "key_versions": [9]}]})
+    wrong = {
+        "source": sealed(mover, NEW) | named,
+        "target": sealed(mover) | named | {"to": {"algorithm": KEM}},
+        "keyring": sealed(mover) | named | {"to": {"algorithm": NEW, "keyring": "none"}},
+        "version": sealed(mover) | {"campaign": "version-9"},
+        "closed": sealed(mover) | {"campaign": "done"},
+        "unknown": sealed(mover) | {"campaign": "none"},
+        "malformed": sealed(mover) | {"campaign": "a b"},
+    }
+    codes = {
+        "closed": (409, "ERR_CONFLICT_001", "campaign"),
+        "unknown": (404, "ERR_NOT_FOUND_001", "campaign"),
+    }
+    for name, body in wrong.items():
+        expected = codes.get(name, (400, "ERR_INVALID_001", "campaign"))
+        assert mover.refusal("/kem/re-encrypt", body) == expected, name
+    items = [*wrong.values(), sealed(mover) | named, sealed(mover)]
+    results = mover.post("/kem/re-encrypt/batch", {"items": items})["results"]
+    errors = [result.get("error", {}).get("error_code") for result in results]
+    alone = [codes.get(name, (0, "ERR_INVALID_001"))[1] for name in wrong]
+    assert errors == [*alone, None, None]
+
+
+def test_a_re_encryption_names_its_campaign_in_the_record(mover: Caller) -> None:
+    """The record of a move has the campaign, in a single call and in a batch; others have none."""
+    mover.post("/kem/re-encrypt", sealed(mover) | {"campaign": "cards"})
+    assert last_record(mover, "re-encrypt")["campaign"] == "cards"
+    mover.post("/kem/re-encrypt", sealed(mover))
+    assert last_record(mover, "re-encrypt")["campaign"] is None
+    moved = mover.post("/kem/re-encrypt/batch", {"items": [sealed(mover)], "campaign": "cards"})
+    assert "data" in moved["results"][0], moved
+    assert last_record(mover, "re-encrypt")["campaign"] == "cards"
+
+
+def test_a_scan_replaces_the_place_s_earlier_one(mover: Caller) -> None:
+    """The newest scan of a place counts; an older one is refused; the record has the digest."""
+    made = mover.post("/campaigns/cards/scans", scan(unreadable=3), status=201)
+    assert (made["left"], made["other"], made["unreadable"]) == (2, 1, 3)
+    record = last_record(mover, "add-campaign-scan")
+    assert (record["campaign"], record["policy"]) == ("cards", f"sha256-{DIGEST}")
+    older = scan(scanned_at=ago(hours=1))
+    assert mover.refusal("/campaigns/cards/scans", older) == (
+        409,
+        "ERR_CONFLICT_001",
+        "scanned_at",
+    )
+    assert mover.post("/campaigns/cards/scans", scan(counts=[]), status=201)["left"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"place": ""}, "place"),
+        ({"place": "x" * 201}, "place"),
+        ({"place": "a\nb"}, "place"),
+        ({"sha256": "AB" * 32}, "sha256"),
+        ({"sha256": "ab" * 31}, "sha256"),
+        ({"scanned_at": ago(hours=-1)}, "scanned_at"),
+        ({"counts": [{"algorithm": KEM, "key_version": 1, "count": -1}]}, "counts"),
+        ({"counts": [{"algorithm": KEM, "key_version": 1, "count": 1}] * 2}, "counts"),
+        ({"counts": [{"algorithm": KEM, "key_version": 0, "count": 1}]}, "counts"),
+        ({"counts": None}, "counts"),
+        ({"unreadable": -1}, "unreadable"),
+    ],
+)
+def test_a_malformed_scan_is_refused(mover: Caller, changes: Mapping[str, Any], field: str) -> None:
+    """Each wrong value is 400 with its field."""
+    refusal = mover.refusal("/campaigns/cards/scans", scan(**changes))
+    assert refusal == (400, "ERR_INVALID_001", field)
+
+
+def test_another_tenant_s_campaign_does_not_exist(
+    mover: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """Another tenant gets 404 for each request about a campaign, and cannot name it."""
+    other = new_tenant()
+    other.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
+    other.post("/kms/keys/generate", {"algorithm": NEW}, status=201)
+    for method, path, body in (
+        ("GET", "/campaigns/cards", None),
+        ("DELETE", "/campaigns/cards", None),
+        ("POST", "/campaigns/cards/scans", scan()),
+        ("POST", "/kem/re-encrypt", sealed(other) | {"campaign": "cards"}),
+    ):
+        assert other.ask(method, path, body).status_code == 404, path
+    assert other.get("/campaigns")["total"] == 0
+    assert mover.get("/campaigns/cards")["state"] == "open"
