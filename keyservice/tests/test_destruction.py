@@ -616,6 +616,7 @@ USES = frozenset(
         *("Encrypt", "Decrypt", "Encapsulate", "Decapsulate", "Wrap", "Unwrap", "ReEncrypt"),
         *("Sign", "Verify", "SignHash", "VerifyHash", "SignJws", "SignMu", "VerifyMu"),
         *("GenerateDataKey", "ComputeMac", "VerifyMac", "HashData", "GenerateRandom"),
+        "ListLibraries",
     }
 )
 """Operations that use keys, or none, without changing any."""

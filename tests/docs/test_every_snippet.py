@@ -54,6 +54,7 @@ RUN: Mapping[str, str] = {
     "docs/local-encryption.md python": "test_documents_in_order.py::test_everything_in_order",
     "docs/local-format.md python": "../../sdk/tests/local/test_documentation.py::",
     "docs/migrate.md python": "test_documents_in_order.py::test_everything_in_order",
+    "docs/migration.md sh": "test_every_snippet.py::test_migration_in_order",
     "docs/observability.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
     "docs/observability.md yaml": "test_every_snippet.py::test_yaml_is_what_its_reader_takes",
     "docs/operations.md sh": "test_operators_pages.py::test_operations_in_order",
@@ -181,6 +182,17 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
     shell("python program.py", installation.environment(by_program.api_key))
     shell(f"rm key.pem\n{public_key}", environment)
     assert b"BEGIN PUBLIC KEY" in (tmp_path / "key.pem").read_bytes()
+
+
+def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
+    """The page's commands save a bill of materials, and sign and verify it."""
+    tenant = installation.new_tenant()
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    for text in commands("migration.md"):
+        shell(text, installation.environment(tenant.api_key))
+    assert json.loads((tmp_path / "cbom.json").read_text())["bomFormat"] == "CycloneDX"
+    assert (tmp_path / "cbom.json.jws").exists()
 
 
 def test_moving_from_transit_in_order(

@@ -39,6 +39,7 @@ from pqkeep_gateway.api import (
     batch,
     billing,
     campaigns,
+    cbom,
     health,
     installation,
     kem,
@@ -395,6 +396,13 @@ async def assemble(
         ),
         *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
+        *cbom.endpoints(
+            access,
+            shards,
+            cbom.tls_groups(
+                has_tls=tls is not None, require_post_quantum=config.require_post_quantum
+            ),
+        ),
         *installation.endpoints(management.inspection),
         *plan_limits.endpoints(shards.keys, all_api_keys, terms, quotas, admission),
         *usage.endpoints(shards, stored_tenants, quotas, admission, clock),

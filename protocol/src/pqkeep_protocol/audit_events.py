@@ -195,6 +195,12 @@ class AuditEvent(StrEnum):
     EXPORT_AUDIT_LOG = "export-audit-log"
     CHECK_HEALTH = "check-health"
 
+    # The inventory
+    GET_CBOM = "get-cbom"
+    LIST_EXTERNAL_KEYS = "list-external-keys"
+    IMPORT_EXTERNAL_KEYS = "import-external-keys"
+    REMOVE_EXTERNAL_KEYS = "remove-external-keys"
+
 
 PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS})
 """Reads by portal pages with a person's session. A person's successes here are page views."""

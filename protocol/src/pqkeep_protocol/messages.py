@@ -513,6 +513,23 @@ class GenerateRandom(Request[RandomBytes], frozen=True, kw_only=True, tag="gener
     size: Annotated[int, Meta(ge=1, le=MAX_RANDOM)]
 
 
+class Library(Struct, frozen=True, array_like=True):
+    """A cryptographic library of the key service."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=PRINTABLE)]
+    version: Annotated[str, Meta(min_length=1, max_length=64, pattern=PRINTABLE)]
+
+
+class Libraries(Result, frozen=True, kw_only=True, tag="libraries"):
+    """Cryptographic libraries, by name."""
+
+    libraries: tuple[Library, ...]
+
+
+class ListLibraries(Request[Libraries], frozen=True, kw_only=True, tag="list-libraries"):
+    """List the libraries that compute with keys. No key takes part, so there is no record."""
+
+
 class Key(Result, frozen=True, kw_only=True, tag="key"):
     """One key version."""
 
@@ -971,8 +988,8 @@ AnyResult = (
     | TenantDestruction
 )
 
-AnyKeylessRequest = HashData | GenerateRandom
-AnyKeylessResult = Hashed | RandomBytes
+AnyKeylessRequest = HashData | GenerateRandom | ListLibraries
+AnyKeylessResult = Hashed | RandomBytes | Libraries
 
 MAX_ITEMS = 128
 """Requests in one batch. That many of the largest signatures fit into a frame."""

@@ -12,6 +12,7 @@ from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
 from pqkeep.resources.installation import InstallationState, Operators, Status
+from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
@@ -66,6 +67,7 @@ class AsyncClient:
         self.audit: Audit[AsyncTransport] = Audit(self._transport)
         self.usage: UsageCounts[AsyncTransport] = UsageCounts(self._transport)
         self.installation: InstallationState[AsyncTransport] = InstallationState(self._transport)
+        self.inventory: Inventory[AsyncTransport] = Inventory(self._transport)
         self.operators: Operators[AsyncTransport] = Operators(self._transport)
         self.status: Status[AsyncTransport] = Status(self._transport)
 

@@ -13,6 +13,7 @@ from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
 from pqkeep.resources.installation import InstallationState, Operators, Status
+from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
@@ -79,6 +80,7 @@ class Client:
         self.audit: Audit[Transport] = Audit(self._transport)
         self.usage: UsageCounts[Transport] = UsageCounts(self._transport)
         self.installation: InstallationState[Transport] = InstallationState(self._transport)
+        self.inventory: Inventory[Transport] = Inventory(self._transport)
         self.operators: Operators[Transport] = Operators(self._transport)
         self.status: Status[Transport] = Status(self._transport)
 

@@ -491,6 +491,18 @@ class InstallationPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cbom:
+    """A cryptographic bill of materials: the document, or a JWS that contains it."""
+
+    spec_version: str
+    document: Mapping[str, object] | None
+    """None if the document is in ``jws``."""
+    jws: str | None
+    next: str | None
+    """The position of the next document; None at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     """The state of an installation."""
 

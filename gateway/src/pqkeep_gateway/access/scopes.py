@@ -30,6 +30,7 @@ class Group(StrEnum):
     MANAGE_KEYS = "manage-keys"
     DELETE_KEYRINGS = "delete-keyrings"
     CAMPAIGNS = "campaigns"
+    INVENTORY = "inventory"
     ADMINISTER = "administer"
 
 
@@ -44,6 +45,8 @@ _SIGN = frozenset({Operation.SIGN, Operation.SIGN_HASH, Operation.SIGN_JWS, Oper
 _VERIFY = frozenset(
     {Operation.VERIFY, Operation.VERIFY_HASH, Operation.VERIFY_MU, Operation.VERIFY_MAC}
 )
+
+_INVENTORY = frozenset({AuditEvent.GET_CBOM, AuditEvent.LIST_EXTERNAL_KEYS})
 
 GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     Group.USE: _ENCRYPT
@@ -78,8 +81,12 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     },
     Group.CAMPAIGNS: _CAMPAIGNS | {AuditEvent.ADD_CAMPAIGN_SCAN, Operation.RE_ENCRYPT},
     Group.DELETE_KEYRINGS: _LISTS | {Operation.DELETE_KEYRING},
-    Group.ADMINISTER: frozenset(
+    Group.INVENTORY: _INVENTORY,
+    Group.ADMINISTER: _INVENTORY
+    | frozenset(
         {
+            AuditEvent.IMPORT_EXTERNAL_KEYS,
+            AuditEvent.REMOVE_EXTERNAL_KEYS,
             AuditEvent.LIST_TENANTS,
             AuditEvent.GET_TENANT,
             AuditEvent.CREATE_API_KEY,

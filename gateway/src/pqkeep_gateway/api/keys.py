@@ -201,7 +201,7 @@ def _parse_cursor(value: object) -> KeyPosition:
     return KeyPosition(Algorithm(algorithm), KeyVersion(int(version)), keyring or DEFAULT_KEYRING)
 
 
-_AFTER: Field[KeyPosition | None] = Field(
+AFTER: Field[KeyPosition | None] = Field(
     name="after",
     description="Only keys after this one: the next of the previous page.",
     schema={"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9-]+:[0-9]+$"},
@@ -349,7 +349,7 @@ def endpoints(
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=Keys(keys=(EXAMPLE,), total=1),
             fields=(
-                *(_ALGORITHM_FILTER, STATUS, _SCHEDULED, LIST_LIMIT, _AFTER, KEYRING),
+                *(_ALGORITHM_FILTER, STATUS, _SCHEDULED, LIST_LIMIT, AFTER, KEYRING),
                 _ALL_KEYRINGS,
             ),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
@@ -364,7 +364,7 @@ def endpoints(
             handler=management.list_usage,
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=KeyUsages(usage=(_USAGE,), total=1),
-            fields=(_ALGORITHM_FILTER, LIST_LIMIT, _AFTER, KEYRING),
+            fields=(_ALGORITHM_FILTER, LIST_LIMIT, AFTER, KEYRING),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
@@ -442,7 +442,7 @@ class _KeyManagement:
             keyring=keyring or DEFAULT_KEYRING,
             algorithm=call[_ALGORITHM_FILTER],
             status=call[STATUS],
-            after=call[_AFTER] if of_all else _in_keyring(call[_AFTER], keyring),
+            after=call[AFTER] if of_all else _in_keyring(call[AFTER], keyring),
             all_keyrings=of_all,
             scheduled=call[_SCHEDULED],
         )
@@ -474,7 +474,7 @@ class _KeyManagement:
             tenant=call.tenant.tenant,
             keyring=keyring or DEFAULT_KEYRING,
             algorithm=call[_ALGORITHM_FILTER],
-            after=call[_AFTER],
+            after=call[AFTER],
             limit=call[LIST_LIMIT],
         )
         attribution = self._access.attribute(
@@ -589,13 +589,18 @@ def _cursor(key: KeyInfo | KeyVersionUsage) -> str:
     return f"{key.algorithm.value}:{key.version}"
 
 
+def cursor_in_all(key: KeyInfo) -> str:
+    """Return the position of a key in the list of all keyrings' keys."""
+    return f"{key.keyring}/{_cursor(key)}"
+
+
 def _of_all_keyrings(listed: Sequence[KeyInfo], found: Keys) -> Keys:
     """Return a page of the keys of all keyrings, with the keyring in each key and in the cursor."""
     keys = tuple(
         structs.replace(shown, keyring=key.keyring)
         for shown, key in zip(found.keys, listed, strict=True)
     )
-    after = UNSET if found.next is UNSET else f"{listed[-1].keyring}/{found.next}"
+    after = UNSET if found.next is UNSET else cursor_in_all(listed[-1])
     return structs.replace(found, keys=keys, next=after)
 
 

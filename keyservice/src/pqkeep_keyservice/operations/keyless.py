@@ -1,7 +1,11 @@
-"""hash and generate-random: operations without a key, and therefore without a record."""
+"""hash, generate-random and the list of libraries: no key takes part, so there is no record."""
 
 import hashlib
 import os
+from functools import cache
+from importlib.metadata import version
+
+from cryptography.hazmat.backends.openssl import backend
 
 from pqkeep_protocol.algorithms import HashFunction
 from pqkeep_protocol.messages import (
@@ -9,15 +13,33 @@ from pqkeep_protocol.messages import (
     AnyKeylessResult,
     HashData,
     Hashed,
+    Libraries,
+    Library,
+    ListLibraries,
     RandomBytes,
 )
 
 
 def respond(request: AnyKeylessRequest) -> AnyKeylessResult:
-    """Return the digest, or the random bytes of the operating system."""
+    """Return the digest, the random bytes of the operating system, or the libraries."""
     if isinstance(request, HashData):
         return Hashed(digest=hashlib.new(_name_of(request.function), request.data).digest())
+    if isinstance(request, ListLibraries):
+        return _libraries()
     return RandomBytes(data=os.urandom(request.size))
+
+
+@cache
+def _libraries() -> Libraries:
+    """Return the packages with cryptography, and the OpenSSL that ``cryptography`` contains."""
+    openssl = backend.openssl_version_text().split()[1]
+    return Libraries(
+        libraries=(
+            Library("cryptography", version("cryptography")),
+            Library("openssl", openssl),
+            Library("pqcrypto", version("pqcrypto")),
+        )
+    )
 
 
 def _name_of(function: HashFunction) -> str:

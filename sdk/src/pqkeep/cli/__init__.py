@@ -18,6 +18,7 @@ from pqkeep.cli import (
     api_keys,
     audit,
     encryption,
+    inventory,
     keyrings,
     keys,
     login,
@@ -47,7 +48,7 @@ re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
 macs.add_to(app)
-for group in (keys, keyrings, api_keys, tenants, audit, transit):
+for group in (keys, keyrings, api_keys, tenants, audit, inventory, transit):
     app.add_typer(group.app)
 
 
