@@ -69,11 +69,19 @@ def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str
     if algorithm is None:
         return {
             **dict.fromkeys(
-                ("create-keyring", "update-keyring", "delete-keyring", "restore-keyring"),
+                (
+                    "create-keyring",
+                    "update-keyring",
+                    "delete-keyring",
+                    "restore-keyring",
+                    "put-rule",
+                    "delete-rule",
+                ),
                 "upkeep-on-every-plan",
             ),
             **dict.fromkeys(
-                ("list-keys", "list-public-keys", "get-keyring", "list-keyrings"), "own-public-keys"
+                ("list-keys", "list-public-keys", "get-keyring", "list-keyrings", "list-rules"),
+                "own-public-keys",
             ),
         }
     row = MAY_WRITE[algorithm]

@@ -48,13 +48,18 @@ from pqkeep_protocol.messages import (
     CiphertextFormat,
     CreateKeyring,
     DataKeySize,
+    DeleteRule,
     Encrypt,
     GenerateDataKey,
     KeyRequest,
+    ListRules,
     Mu,
+    OverrideRule,
+    PutRule,
     ScheduleDestruction,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
+from pqkeep_protocol.rules import MAX_API_KEY, Instant, Rule, RuleException, RuleUse
 
 AnyFrame = ToKeyService | ToGateway
 MARKER = b"do not print me"
@@ -77,6 +82,20 @@ _keys = st.builds(
     created_at=_times,
 )
 _digests = st.binary(min_size=32, max_size=32)
+_seconds = _times.map(lambda at: at.replace(microsecond=0))
+_exceptions = st.builds(RuleException, api_key=st.integers(1, MAX_API_KEY), until=_seconds)
+
+
+RULE = "legacy"
+_rules = st.builds(
+    Rule,
+    name=st.just(RULE),
+    algorithms=st.lists(_algorithms, min_size=1, max_size=4, unique=True).map(tuple),
+    keyrings=st.just(("default", "cards.*")),
+    uses=st.lists(st.sampled_from(RuleUse), min_size=1, unique=True).map(tuple),
+    warn_from=st.none() | _seconds,
+    exceptions=_exceptions.map(lambda exception: (exception,)),
+)
 FIELDS: dict[object, SearchStrategy[Any]] = {
     UUID: st.uuids(),
     datetime: st.datetimes(timezones=st.just(UTC)),
@@ -99,6 +118,10 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
     Mu: st.binary(min_size=_REST, max_size=_REST).map(lambda data: MARKER + data),
     datetime | None: st.none() | _times,
     KeyInfo: _keys,
+    Rule: _rules,
+    RuleException: _exceptions,
+    Instant: _seconds,
+    Instant | None: st.none() | _seconds,
     tuple[KeyInfo, ...]: st.lists(_keys, max_size=4).map(tuple),
 }
 
@@ -133,8 +156,17 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: C901, PLR0911 - one flat 
 
 def _of(kind: type[Struct]) -> SearchStrategy[Any]:
     fields = {field.name: _field(field.type) for field in structs.fields(kind)}
-    if kind in (ScheduleDestruction, CancelDestruction):
+    if kind in (
+        ScheduleDestruction,
+        CancelDestruction,
+        ListRules,
+        PutRule,
+        DeleteRule,
+        OverrideRule,
+    ):
         fields["keyring"] = st.just(DEFAULT_KEYRING)
+    if kind is OverrideRule:
+        fields["name"] = st.just(RULE)
     if kind is GenerateDataKey:
         fields["format"] = st.sampled_from(CiphertextFormat)
     if kind is CreateKeyring:

@@ -7,6 +7,7 @@ from pqkeep_protocol.algorithms import (
     KEY_PAIRS,
     LIFECYCLE,
     ON_KEYRINGS,
+    ON_RULES,
     ON_TENANTS,
     Algorithm,
     Kind,
@@ -96,7 +97,7 @@ def test_reading_goes_on_with_retired_keys(operation: str) -> None:
 
 def test_no_operation_is_without_a_rule() -> None:
     """Each operation is on a key, keyring or tenant, or has a row of permitted statuses."""
-    others = LIFECYCLE | ON_KEYRINGS | ON_TENANTS
+    others = LIFECYCLE | ON_KEYRINGS | ON_TENANTS | ON_RULES
     assert set(USABLE) | others == set(Operation)
     assert not set(USABLE) & others
 

@@ -39,6 +39,7 @@ from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION
 from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, reason
 from pqkeep_protocol.messages import Attribution, Batch, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
+from pqkeep_protocol.rules import RuleNotice
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 
@@ -500,12 +501,12 @@ class _Call(Generic[R]):
             self._connections[self._asked - 1].epoch = 0
             self.send()
         else:
-            self._refuse(reply.kind)
+            self._refuse(reply.kind, reply.notice)
 
     def refuse_soon(self, kind: ErrorKind) -> None:
         """Refuse the call from the event loop, after the caller has continued."""
         asyncio.get_running_loop().call_soon(self._refuse, kind)
 
-    def _refuse(self, kind: ErrorKind) -> None:
+    def _refuse(self, kind: ErrorKind, notice: RuleNotice | None = None) -> None:
         self._client.refusals[kind] += 1
-        self._then(KeyServiceError(kind))
+        self._then(KeyServiceError(kind, notice))

@@ -30,6 +30,8 @@ from pqkeep_protocol.messages import (
     CancelArchive,
     CancelDestruction,
     ListDestructions,
+    ListRules,
+    OverrideRule,
     RestoreKeyring,
 )
 from pqkeep_protocol.metrics import GetMetrics
@@ -151,21 +153,26 @@ def _listen(address: NetworkAddress) -> socket.socket:
     return listener
 
 
+OPERATORS_ONLY: frozenset[type[Struct]] = frozenset({OverrideRule})
+"""Operations with which an administrator of the machine lifts what a gateway has restricted."""
 DESTRUCTION_REQUESTS: frozenset[type[Struct]] = frozenset(
     {ListDestructions, CancelDestruction, RestoreKeyring, CancelArchive}
 )
 """Operations on both sockets, because an administrator of the machine can always stop a
 destruction."""
-GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {
-        *get_args(AnyRequest | AnyKeylessRequest | AnyAuditRequest),
-        Batch,
-        GetMetrics,
-        ListDestructions,
-    }
+GATEWAY_REQUESTS: frozenset[type[Struct]] = (
+    frozenset(
+        {
+            *get_args(AnyRequest | AnyKeylessRequest | AnyAuditRequest),
+            Batch,
+            GetMetrics,
+            ListDestructions,
+        }
+    )
+    - OPERATORS_ONLY
 )
 OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {*get_args(AnyAdministrationRequest), *DESTRUCTION_REQUESTS}
+    {*get_args(AnyAdministrationRequest), *DESTRUCTION_REQUESTS, *OPERATORS_ONLY, ListRules}
 )
 
 MAX_SOCKET_PATH = 107

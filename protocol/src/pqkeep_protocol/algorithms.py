@@ -61,6 +61,10 @@ class Operation(StrEnum):
     LIST_KEYRINGS = "list-keyrings"
     SCHEDULE_DESTRUCTION = "schedule-destruction"
     CANCEL_DESTRUCTION = "cancel-destruction"
+    LIST_RULES = "list-rules"
+    PUT_RULE = "put-rule"
+    DELETE_RULE = "delete-rule"
+    OVERRIDE_RULE = "override-rule"
 
 
 READING = frozenset(
@@ -112,13 +116,18 @@ ON_KEYRINGS = frozenset(
 )
 """Operations on keyrings. They have no algorithm."""
 
-ON_TENANTS = frozenset({Operation.SCHEDULE_DESTRUCTION, Operation.CANCEL_DESTRUCTION})
-"""Operations on all keys of a tenant. They have no algorithm."""
+ON_TENANTS = frozenset(
+    {Operation.SCHEDULE_DESTRUCTION, Operation.CANCEL_DESTRUCTION, Operation.OVERRIDE_RULE}
+)
+"""Operations on a tenant that no tenant can ask for. They have no algorithm."""
+
+ON_RULES = frozenset({Operation.LIST_RULES, Operation.PUT_RULE, Operation.DELETE_RULE})
+"""Operations on a tenant's rules. They have no algorithm."""
 
 LISTING = frozenset({Operation.LIST_KEYS, Operation.LIST_PUBLIC_KEYS})
 """Operations that may cover all algorithms at once."""
 
-LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS - ON_TENANTS
+LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS - ON_TENANTS - ON_RULES
 """Operations on the key itself. Every algorithm of key pairs supports them."""
 
 _OF_KEY_PAIRS = frozenset(

@@ -29,6 +29,7 @@ from pqkeep_protocol.messages import (
     Result,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
+from pqkeep_protocol.rules import RuleNotice
 
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes in a frame: 128 of the largest signatures, or a 4 MiB body after base64 decoding."""
@@ -90,6 +91,8 @@ class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
 
     id: int
     kind: ErrorKind
+    notice: RuleNotice | None = None
+    """For RULE_DENIED: the rule."""
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):

@@ -6,6 +6,8 @@ kinds to HTTP statuses and ``ERR_*`` codes.
 
 from enum import StrEnum
 
+from pqkeep_protocol.rules import RuleNotice
+
 
 class ErrorKind(StrEnum):
     """Why a request has no result."""
@@ -38,6 +40,13 @@ class ErrorKind(StrEnum):
     """The active key to re-encrypt to is below its keyring's minimum version."""
     DELETION_DENIED = "deletion-denied"
     """The keyring does not allow programs to delete it."""
+    RULE_DENIED = "rule-denied"
+    """A rule of the tenant ends the algorithm for this use. The notice names the rule."""
+    RULE_WEAKENED = "rule-weakened"
+    """The change would weaken a rule. Only the operator's socket accepts such a change."""
+    RULE_NOT_FOUND = "rule-not-found"
+    RULE_LIMIT_REACHED = "rule-limit-reached"
+    """The tenant has the maximum number of rules."""
     SCOPE_DENIED = "scope-denied"
     """The public key belongs to a keyring of the tenant that the caller's scopes exclude."""
     NO_PURPOSE = "no-purpose"
@@ -87,7 +96,8 @@ class ErrorKind(StrEnum):
 class KeyServiceError(Exception):
     """A refused request. Raised by the key service and by its clients."""
 
-    def __init__(self, kind: ErrorKind) -> None:
-        """Carry the kind, and nothing of the request."""
+    def __init__(self, kind: ErrorKind, notice: RuleNotice | None = None) -> None:
+        """Carry the kind, for RULE_DENIED the rule, and nothing of the request."""
         super().__init__(kind.value)
         self.kind = kind
+        self.notice = notice

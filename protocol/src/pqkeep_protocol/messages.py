@@ -50,6 +50,7 @@ from pqkeep_protocol.keys import (
     SomeVersion,
     TenantId,
 )
+from pqkeep_protocol.rules import MAX_RULES, Rule, RuleName, RuleNotice
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -102,6 +103,13 @@ class Result(RedactedRepr, Struct, frozen=True, array_like=True, kw_only=True):
     """Base of all results."""
 
 
+class KeyResult(Result, frozen=True, kw_only=True):
+    """Base of the results of key requests."""
+
+    notice: RuleNotice | None = None
+    """The rule that warns the caller, if the operation made new data or a new key."""
+
+
 AssociatedData = Annotated[bytes, Meta(max_length=MAX_ASSOCIATED_DATA)]
 """Data that a ciphertext is bound to beside its key; empty for none."""
 
@@ -130,7 +138,7 @@ class CiphertextFormat(StrEnum):
     """A header with keyring, algorithm and version. The ciphertext is bound to it."""
 
 
-class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
+class Encrypted(KeyResult, frozen=True, kw_only=True, tag="encrypted"):
     """``ciphertext``: KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16)."""
 
     ciphertext: bytes
@@ -164,7 +172,7 @@ class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
             raise ValueError("a supplied key has no version, no envelope and no context")
 
 
-class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
+class Decrypted(KeyResult, frozen=True, kw_only=True, tag="decrypted"):
     """The decrypted plaintext."""
 
     plaintext: bytes
@@ -185,7 +193,7 @@ class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
     context: DerivationContext = b""
 
 
-class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
+class Encapsulated(KeyResult, frozen=True, kw_only=True, tag="encapsulated"):
     """A fresh shared secret (32 bytes) and the KEM ciphertext that carries it."""
 
     kem_ciphertext: bytes
@@ -210,7 +218,7 @@ class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="enca
         _require_one_key(self.version, self.public_key)
 
 
-class Decapsulated(Result, frozen=True, kw_only=True, tag="decapsulated"):
+class Decapsulated(KeyResult, frozen=True, kw_only=True, tag="decapsulated"):
     """The shared secret (32 bytes)."""
 
     shared_secret: bytes
@@ -225,7 +233,7 @@ class Decapsulate(KeyRequest[Decapsulated], frozen=True, kw_only=True, tag="deca
     kem_ciphertext: bytes
 
 
-class Wrapped(Result, frozen=True, kw_only=True, tag="wrapped"):
+class Wrapped(KeyResult, frozen=True, kw_only=True, tag="wrapped"):
     """``wrapped_key``: like a ciphertext, but bound to wrapping."""
 
     wrapped_key: bytes
@@ -241,7 +249,7 @@ class Wrap(KeyRequest[Wrapped], frozen=True, kw_only=True, tag="wrap"):
     associated_data: AssociatedData = b""
 
 
-class Unwrapped(Result, frozen=True, kw_only=True, tag="unwrapped"):
+class Unwrapped(KeyResult, frozen=True, kw_only=True, tag="unwrapped"):
     """The unwrapped symmetric key."""
 
     symmetric_key: bytes
@@ -270,7 +278,7 @@ class Target(Struct, frozen=True, array_like=True):
     context: DerivationContext = b""
 
 
-class ReEncrypted(Result, frozen=True, kw_only=True, tag="re-encrypted"):
+class ReEncrypted(KeyResult, frozen=True, kw_only=True, tag="re-encrypted"):
     """A ciphertext or wrapped key, and its target key version."""
 
     ciphertext: bytes
@@ -306,7 +314,7 @@ DataKeySize = Literal[16, 32, 64]
 """Bytes of the data keys that the key service makes."""
 
 
-class DataKey(Result, frozen=True, kw_only=True, tag="data-key"):
+class DataKey(KeyResult, frozen=True, kw_only=True, tag="data-key"):
     """A new data key: encrypted, and in the clear if the request wants that."""
 
     encrypted: bytes
@@ -338,7 +346,7 @@ class GenerateDataKey(KeyRequest[DataKey], frozen=True, kw_only=True, tag="gener
             raise ValueError("a wrapped key has no context")
 
 
-class Mac(Result, frozen=True, kw_only=True, tag="mac"):
+class Mac(KeyResult, frozen=True, kw_only=True, tag="mac"):
     """A MAC, and the version of its key."""
 
     mac: bytes
@@ -354,7 +362,7 @@ class ComputeMac(KeyRequest[Mac], frozen=True, kw_only=True, tag="compute-mac"):
     message: bytes
 
 
-class Signed(Result, frozen=True, kw_only=True, tag="signed"):
+class Signed(KeyResult, frozen=True, kw_only=True, tag="signed"):
     """A signature, and the version of its key."""
 
     signature: bytes
@@ -375,7 +383,7 @@ class Sign(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign"):
         _refuse_reserved(self.context)
 
 
-class Verified(Result, frozen=True, kw_only=True, tag="verified"):
+class Verified(KeyResult, frozen=True, kw_only=True, tag="verified"):
     """The signature is valid. An invalid one is refused with VERIFICATION_FAILED."""
 
 
@@ -432,7 +440,7 @@ class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-ha
         _require_one_key(self.version, self.public_key)
 
 
-class Jws(Result, frozen=True, kw_only=True, tag="jws"):
+class Jws(KeyResult, frozen=True, kw_only=True, tag="jws"):
     """A JWS in compact form, and the version of its key."""
 
     jws: str
@@ -530,7 +538,7 @@ class ListLibraries(Request[Libraries], frozen=True, kw_only=True, tag="list-lib
     """List the libraries that compute with keys. No key takes part, so there is no record."""
 
 
-class Key(Result, frozen=True, kw_only=True, tag="key"):
+class Key(KeyResult, frozen=True, kw_only=True, tag="key"):
     """One key version."""
 
     key: KeyInfo
@@ -539,7 +547,7 @@ class Key(Result, frozen=True, kw_only=True, tag="key"):
     earlier time."""
 
 
-class Keys(Result, frozen=True, kw_only=True, tag="keys"):
+class Keys(KeyResult, frozen=True, kw_only=True, tag="keys"):
     """One page of key versions, ordered by keyring, algorithm and version."""
 
     keys: tuple[KeyInfo, ...]
@@ -549,7 +557,7 @@ class Keys(Result, frozen=True, kw_only=True, tag="keys"):
     """Whether more keys follow this page."""
 
 
-class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
+class Rotated(KeyResult, frozen=True, kw_only=True, tag="rotated"):
     """The new active key, and the retired version."""
 
     key: KeyInfo
@@ -584,7 +592,7 @@ IMPORT_KEY_SECONDS = 600
 """The lifetime of an import key."""
 
 
-class ImportKey(Result, frozen=True, kw_only=True, tag="import-key"):
+class ImportKey(KeyResult, frozen=True, kw_only=True, tag="import-key"):
     """A public key (ML-KEM-1024, 1568 bytes) that wraps one private key, and the HPKE info."""
 
     id: UUID
@@ -727,13 +735,13 @@ class GetActiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-active-k
     algorithm: Algorithm
 
 
-class KeyringFound(Result, frozen=True, kw_only=True, tag="keyring"):
+class KeyringFound(KeyResult, frozen=True, kw_only=True, tag="keyring"):
     """One keyring."""
 
     keyring: KeyringInfo
 
 
-class KeyringsFound(Result, frozen=True, kw_only=True, tag="keyrings"):
+class KeyringsFound(KeyResult, frozen=True, kw_only=True, tag="keyrings"):
     """One page of keyrings, by name."""
 
     keyrings: tuple[KeyringInfo, ...]
@@ -851,7 +859,7 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
 
 
-class TenantDestruction(Result, frozen=True, kw_only=True, tag="tenant-destruction"):
+class TenantDestruction(KeyResult, frozen=True, kw_only=True, tag="tenant-destruction"):
     """The destruction of all of a tenant's private keys; None if it is not scheduled."""
 
     destruction: Destruction | None
@@ -891,6 +899,78 @@ class CancelDestruction(
     def __post_init__(self) -> None:
         """Raise ValueError on any keyring but the default: the request covers all keyrings."""
         _require_default(self.keyring)
+
+
+class Rules(KeyResult, frozen=True, kw_only=True, tag="rules"):
+    """All rules of a tenant, by name."""
+
+    rules: Annotated[tuple[Rule, ...], Meta(max_length=MAX_RULES)]
+    revision: Annotated[int, Meta(ge=0)]
+    """Counts the changes. The record of a change has it as ``keyring_revision``."""
+    sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """SHA-256 of ``rules_text``. The record of a change has it as ``public_key_sha256``."""
+
+
+class ListRules(KeyRequest[Rules], frozen=True, kw_only=True, tag="list-rules"):
+    """Return a tenant's rules."""
+
+    operation: ClassVar = Operation.LIST_RULES
+    algorithm: ClassVar[Algorithm | None] = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on any keyring but the default: the request covers all keyrings."""
+        _require_default(self.keyring)
+
+
+class PutRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="put-rule"):
+    """Add a rule, or replace the rule with its name by one that is at least as strict.
+
+    Errors: RULE_WEAKENED, RULE_LIMIT_REACHED.
+    """
+
+    operation: ClassVar = Operation.PUT_RULE
+    algorithm: ClassVar[Algorithm | None] = None
+    rule: Rule
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on any keyring but the default: the request covers all keyrings."""
+        _require_default(self.keyring)
+
+
+class DeleteRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="delete-rule"):
+    """Delete a rule that has no dates, or that another rule covers.
+
+    Errors: RULE_WEAKENED, RULE_NOT_FOUND.
+    """
+
+    operation: ClassVar = Operation.DELETE_RULE
+    algorithm: ClassVar[Algorithm | None] = None
+    name: RuleName
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on any keyring but the default: the request covers all keyrings."""
+        _require_default(self.keyring)
+
+
+class OverrideRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="override-rule"):
+    """Put or delete a rule, even if that weakens it. Only the operator's socket accepts it.
+
+    Errors: RULE_NOT_FOUND, RULE_LIMIT_REACHED.
+    """
+
+    operation: ClassVar = Operation.OVERRIDE_RULE
+    algorithm: ClassVar[Algorithm | None] = None
+    name: RuleName
+    rule: Rule | None
+    """None deletes the rule."""
+    discards_damaged: bool = False
+    """Whether damaged rules of the tenant are discarded first. Otherwise: UNAVAILABLE."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on another keyring than the default, or two different names."""
+        _require_default(self.keyring)
+        if self.rule is not None and self.rule.name != self.name:
+            raise ValueError("name must be the rule's name")
 
 
 MAX_DESTRUCTIONS_LISTED = 500
@@ -965,6 +1045,10 @@ AnyRequest = (
     | ListKeyrings
     | ScheduleDestruction
     | CancelDestruction
+    | ListRules
+    | PutRule
+    | DeleteRule
+    | OverrideRule
 )
 AnyResult = (
     Encrypted
@@ -986,6 +1070,7 @@ AnyResult = (
     | KeyringsFound
     | ImportKey
     | TenantDestruction
+    | Rules
 )
 
 AnyKeylessRequest = HashData | GenerateRandom | ListLibraries
@@ -1039,6 +1124,8 @@ class Refused(Result, frozen=True, kw_only=True, tag="refused"):
     """Why a request of a batch has no result."""
 
     kind: ErrorKind
+    notice: RuleNotice | None = None
+    """For RULE_DENIED: the rule."""
 
 
 class BatchResults(Result, frozen=True, kw_only=True, tag="batch-results"):

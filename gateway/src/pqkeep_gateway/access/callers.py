@@ -49,6 +49,8 @@ class Permission(StrEnum):
     USE_KEYS = "use-keys"
     MANAGE_KEYS = "manage-keys"
     ARCHIVE_KEYS = "archive-keys"
+    MANAGE_RULES = "manage-rules"
+    """A tenant's rules. No program has it."""
     DELETE_KEYRINGS = "delete-keyrings"
     """An API key has it only if its scopes name it, and only for keyrings that allow deletion."""
     VIEW_TENANT = "view-tenant"
@@ -88,6 +90,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.USE_KEYS: _DEVELOPER | _ANY_API_KEY,
     Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
     Permission.ARCHIVE_KEYS: _ADMIN,
+    Permission.MANAGE_RULES: _ADMIN,
     Permission.DELETE_KEYRINGS: _ADMIN | _API_KEY,
     Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
     Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
@@ -146,6 +149,9 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.RESTORE_KEYRING: Permission.MANAGE_KEYS,
     Operation.GET_KEYRING: Permission.VIEW_KEYS,
     Operation.LIST_KEYRINGS: Permission.VIEW_KEYS,
+    Operation.LIST_RULES: Permission.VIEW_KEYS,
+    Operation.PUT_RULE: Permission.MANAGE_RULES,
+    Operation.DELETE_RULE: Permission.MANAGE_RULES,
 }
 """The permission for each operation of the key service. An operation without a row is denied."""
 

@@ -6,7 +6,14 @@ from itertools import product
 from typing import NamedTuple
 
 from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Subscription, Tier
-from pqkeep_protocol.algorithms import ALGORITHMS, LISTING, ON_KEYRINGS, Algorithm, Operation
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    LISTING,
+    ON_KEYRINGS,
+    ON_RULES,
+    Algorithm,
+    Operation,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +82,5 @@ def questions() -> tuple[Question, ...]:
 
 def _can_be_asked(operation: Operation, algorithm: Algorithm | None) -> bool:
     if algorithm is None:
-        return operation in LISTING or operation in ON_KEYRINGS
+        return operation in LISTING or operation in ON_KEYRINGS or operation in ON_RULES
     return operation in ALGORITHMS[algorithm].operations

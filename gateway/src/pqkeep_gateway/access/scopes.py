@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Struct
 
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ON_RULES, Algorithm, Operation
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keyrings import KeyringPatterns
 
@@ -119,7 +119,7 @@ them, and neither does an API key without scopes: a stolen one could destroy key
 
 _EVERYTHING = frozenset(OPERATIONS.values()) - NAMED_ONLY
 
-ON_KEYS: frozenset[GatewayOperation] = frozenset(Operation)
+ON_KEYS: frozenset[GatewayOperation] = frozenset(Operation) - ON_RULES
 """Operations on the keys of a keyring and an algorithm. All others concern the whole tenant, and a
 scope that is limited to some keyrings or algorithms does not grant them."""
 

@@ -149,7 +149,7 @@ class ItemCall:
             return
         outcome: Result | KeyServiceError = result
         if isinstance(result, Refused):
-            outcome = KeyServiceError(result.kind)
+            outcome = KeyServiceError(result.kind, result.notice)
         elif not isinstance(result, RESULT_TYPE[type(self.question.request)]):
             outcome = KeyServiceError(ErrorKind.BAD_RESPONSE)
         try:

@@ -90,12 +90,14 @@ from pqkeep_protocol.algorithms import (
     ALGORITHMS,
     LIFECYCLE,
     ON_KEYRINGS,
+    ON_RULES,
     Algorithm,
     Kind,
     Operation,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_VERSIONS
+from pqkeep_protocol.rules import MAX_RULES
 
 # --- By field -------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ _MALFORMED: Mapping[Operation, Code] = {
     Operation.SIGN_JWS: Code.SIG_001,
     Operation.SIGN_MU: Code.SIG_001,
     Operation.VERIFY_MU: Code.SIG_001,
-    **dict.fromkeys(LIFECYCLE | ON_KEYRINGS, Code.INVALID_001),
+    **dict.fromkeys(LIFECYCLE | ON_KEYRINGS | ON_RULES, Code.INVALID_001),
 }
 _TOO_LARGE: Mapping[Operation, Code] = {
     Operation.SIGN: Code.SIG_002,
@@ -291,6 +293,28 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         ),
         "context",
     ),
+    ErrorKind.RULE_DENIED: (
+        Code.POLICY_001,
+        (
+            "denied by policy algorithm-rule: a rule ends the algorithm for this use; GET "
+            "/api/v1/rules/algorithms shows its dates and its successor"
+        ),
+        "algorithm",
+    ),
+    ErrorKind.RULE_WEAKENED: (
+        Code.POLICY_001,
+        (
+            "denied by policy rules-only-stricter: the change would weaken a rule; an operator can "
+            "do that with pqkeepd rules"
+        ),
+        None,
+    ),
+    ErrorKind.RULE_NOT_FOUND: (Code.NOT_FOUND_001, "no such rule", "name"),
+    ErrorKind.RULE_LIMIT_REACHED: (
+        Code.FORBIDDEN_001,
+        f"a tenant has at most {MAX_RULES} rules: replace one, or ask an operator to delete one",
+        None,
+    ),
     ErrorKind.DELETION_DENIED: (
         Code.POLICY_001,
         (
@@ -425,7 +449,7 @@ _TAKES_PUBLIC_KEY = frozenset(
     }
 )
 """Operations that accept a caller's public key. An invalid one has their own code."""
-_NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS})
+_NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS, *ON_RULES})
 _OF_CONTEXT = (ErrorKind.CONTEXT_REQUIRED, ErrorKind.CONTEXT_REFUSED)
 _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.GENERATE_KEY: (
@@ -465,6 +489,8 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
         ErrorKind.KEYRING_DELETED,
         ErrorKind.KEYRING_QUOTA_REACHED,
     ),
+    Operation.PUT_RULE: (ErrorKind.RULE_LIMIT_REACHED,),
+    Operation.DELETE_RULE: (ErrorKind.RULE_NOT_FOUND,),
 }
 
 KEY_SERVICE_OUTAGE = frozenset(KEY_SERVICE_ERRORS[kind][0] for kind in _OUTAGES)

@@ -431,7 +431,8 @@ class Steps:
         try:
             outcome = await self._access.keys.execute(*question)
         except KeyServiceError as refusal:
-            outcome = KeyServiceError(refusal.kind)  # without this frame, which holds the request
+            # Without this frame, which holds the request.
+            outcome = KeyServiceError(refusal.kind, refusal.notice)
         except BaseException:
             overwrite(question.request)
             raise

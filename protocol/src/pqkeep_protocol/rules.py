@@ -1,0 +1,149 @@
+"""Rules: the algorithms that a tenant ends for new data and new keys, and from which instants."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+
+MAX_RULES = 50
+"""The most rules of a tenant."""
+MAX_RULE_KEYRINGS = 50
+MAX_RULE_EXCEPTIONS = 100
+RULE_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z"
+RULE_KEYRING = r"\A(\*|[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}(\*|[A-Za-z0-9_.-])?)\Z"
+"""The pattern of a keyring's name, or of a prefix of names with ``*`` at its end."""
+ALL_KEYRINGS = "*"
+MAX_API_KEY = 2**31 - 1
+
+RuleName = Annotated[str, Meta(pattern=RULE_NAME)]
+Instant = Annotated[datetime, Meta(tz=True)]
+"""A whole second, in UTC."""
+
+
+class RuleUse(StrEnum):
+    """The uses that a rule can end. Each makes new data or new keys."""
+
+    ENCRYPT = "encrypt"
+    ENCAPSULATE = "encapsulate"
+    WRAP = "wrap"
+    GENERATE_DATA_KEY = "generate-data-key"
+    SIGN = "sign"
+    """Every form of signing."""
+    COMPUTE_MAC = "compute-mac"
+    GENERATE_KEY = "generate-key"
+    """Generate, import and rotate."""
+
+
+USE_OF: Mapping[Operation, RuleUse] = {
+    Operation.ENCRYPT: RuleUse.ENCRYPT,
+    Operation.ENCAPSULATE: RuleUse.ENCAPSULATE,
+    Operation.WRAP: RuleUse.WRAP,
+    Operation.GENERATE_DATA_KEY: RuleUse.GENERATE_DATA_KEY,
+    Operation.SIGN: RuleUse.SIGN,
+    Operation.SIGN_HASH: RuleUse.SIGN,
+    Operation.SIGN_JWS: RuleUse.SIGN,
+    Operation.SIGN_MU: RuleUse.SIGN,
+    Operation.COMPUTE_MAC: RuleUse.COMPUTE_MAC,
+    Operation.GENERATE_KEY: RuleUse.GENERATE_KEY,
+    Operation.GET_IMPORT_KEY: RuleUse.GENERATE_KEY,
+    Operation.IMPORT_KEY: RuleUse.GENERATE_KEY,
+    Operation.ROTATE_KEY: RuleUse.GENERATE_KEY,
+}
+"""The use of each operation that makes new data or new keys.
+
+A re-encryption reads its source. Its target counts as ENCRYPT, or as WRAP for a wrapped key."""
+
+
+class RuleException(Struct, frozen=True, array_like=True):
+    """Delays the denial of a rule for one API key. The rule still warns."""
+
+    api_key: Annotated[int, Meta(ge=1, le=MAX_API_KEY)]
+    until: Instant
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the instant is a whole second in UTC."""
+        _require_whole_second("exceptions", self.until)
+
+
+class Rule(Struct, frozen=True, array_like=True):
+    """Ends algorithms for some uses in some keyrings. Reading goes on."""
+
+    name: RuleName
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1, max_length=len(Algorithm))]
+    """The algorithms that the rule ends."""
+    keyrings: Annotated[
+        tuple[Annotated[str, Meta(pattern=RULE_KEYRING)], ...],
+        Meta(min_length=1, max_length=MAX_RULE_KEYRINGS),
+    ] = (ALL_KEYRINGS,)
+    """Names, and prefixes that end in ``*``. Only ``*`` covers public keys of other owners."""
+    uses: Annotated[tuple[RuleUse, ...], Meta(min_length=1, max_length=len(RuleUse))] = tuple(
+        RuleUse
+    )
+    successor: Algorithm | None = None
+    """The algorithm of new keys that the schedule makes after ``deny_from``."""
+    warn_from: Instant | None = None
+    """From when operations are warned; None for never."""
+    deny_from: Instant | None = None
+    """From when operations are denied; None for never."""
+    exceptions: Annotated[tuple[RuleException, ...], Meta(max_length=MAX_RULE_EXCEPTIONS)] = ()
+    """At most one for each API key."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, with the field's name and the reason, on a contradictory rule."""
+        for name, values in (
+            ("algorithms", self.algorithms),
+            ("keyrings", self.keyrings),
+            ("uses", self.uses),
+            ("exceptions", [exception.api_key for exception in self.exceptions]),
+        ):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} must not name anything twice")
+        if self.warn_from is not None:
+            _require_whole_second("warn_from", self.warn_from)
+        if self.deny_from is not None:
+            _require_whole_second("deny_from", self.deny_from)
+            if self.warn_from is not None and self.warn_from > self.deny_from:
+                raise ValueError("warn_from must not be after deny_from")
+        if self.successor is not None:
+            kinds = {ALGORITHMS[algorithm].kind for algorithm in self.algorithms}
+            if kinds != {ALGORITHMS[self.successor].kind}:
+                raise ValueError("successor must be of the same kind as all algorithms")
+            if self.successor in self.algorithms:
+                raise ValueError("successor must not be one of the algorithms")
+
+
+class RuleNotice(Struct, frozen=True, array_like=True):
+    """The rule that warns an operation's caller, or denies the operation."""
+
+    rule: RuleName
+    deprecation: Instant
+    """From when the rule warns. If it never warns: from when it denies."""
+    sunset: Instant | None
+    """From when the rule denies this caller the operation; None for never."""
+    successor: Algorithm | None
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+def rules_text(rules: Iterable[Rule]) -> bytes:
+    """Return rules as JSON (RFC 8785): a list of objects, without spaces, with sorted names.
+
+    Its SHA-256 is in the audit record of each change. Instants have the form
+    ``2027-01-01T00:00:00Z``.
+    """
+    return _ENCODER.encode([structs.asdict(rule) | _exceptions(rule) for rule in rules])
+
+
+def _exceptions(rule: Rule) -> dict[str, object]:
+    return {"exceptions": [structs.asdict(exception) for exception in rule.exceptions]}
+
+
+def _require_whole_second(name: str, instant: datetime) -> None:
+    if instant.utcoffset() != timedelta() or instant.microsecond:
+        raise ValueError(f"{name} must be a whole second in UTC")
