@@ -88,6 +88,8 @@ from pqkeep_protocol.messages import (
     KeyPosition,
     Keys,
     ListKeys,
+    ListRules,
+    OverrideRule,
     RetireKey,
     RotateKey,
     ScheduleArchive,
@@ -315,7 +317,7 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
     receipt = Receipt(
         tenant=TENANT, source="a", target="b", generation=1, sha256=digest, mac=digest
     )
-    refused: tuple[AnyAdministrationRequest, ...] = (
+    refused: tuple[AnyAdministrationRequest | OverrideRule, ...] = (
         reload,
         AnnounceBackup(
             tenant=INSTALLATION, log_id=uuid4(), generation=1, records=1, created_at_us=1
@@ -328,8 +330,9 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
         CancelMove(tenant=TENANT, renunciation=receipt),
         ListMoves(tenant=INSTALLATION),
         ListScheduledArchives(tenant=INSTALLATION),
+        OverrideRule(tenant=TENANT, name="legacy", rule=None),
     )
-    assert set(map(type, refused)) == OPERATOR_REQUESTS - DESTRUCTION_REQUESTS
+    assert set(map(type, refused)) == OPERATOR_REQUESTS - GATEWAY_REQUESTS
     for number, request in enumerate(refused):
         await gateway.send(call(number, request))
         assert await gateway.receive(1) == [Refusal(number, ErrorKind.UNSUPPORTED)]
@@ -344,7 +347,7 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
 def test_every_request_has_its_socket() -> None:
     """Each request belongs to one socket only, except those that stop a destruction."""
     assert set(RESULT_TYPE) == GATEWAY_REQUESTS | OPERATOR_REQUESTS
-    assert GATEWAY_REQUESTS & OPERATOR_REQUESTS == DESTRUCTION_REQUESTS
+    assert DESTRUCTION_REQUESTS | {ListRules} == GATEWAY_REQUESTS & OPERATOR_REQUESTS
 
 
 async def announced(

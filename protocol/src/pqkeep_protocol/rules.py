@@ -9,18 +9,18 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.keys import RecordedName
 
 MAX_RULES = 50
 """The most rules of a tenant."""
 MAX_RULE_KEYRINGS = 50
 MAX_RULE_EXCEPTIONS = 100
-RULE_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z"
 RULE_KEYRING = r"\A(\*|[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}(\*|[A-Za-z0-9_.-])?)\Z"
 """The pattern of a keyring's name, or of a prefix of names with ``*`` at its end."""
 ALL_KEYRINGS = "*"
 MAX_API_KEY = 2**31 - 1
 
-RuleName = Annotated[str, Meta(pattern=RULE_NAME)]
+RuleName = RecordedName
 Instant = Annotated[datetime, Meta(tz=True)]
 """A whole second, in UTC."""
 

@@ -61,6 +61,11 @@ def _changing(run: Run, loads: Loads = Loads.KEY) -> Row:
     return Row(run, loads=loads, changes_key=True)
 
 
+def _not_yet(_: Any, __: Context) -> OperationResult:
+    """Refuse a request that the key service does not execute yet."""
+    raise KeyServiceError(ErrorKind.UNSUPPORTED)
+
+
 OPERATIONS: Mapping[type[Struct], Row] = {
     messages.Encrypt: _plain(kem_dem.encrypt),
     messages.Decrypt: Row(kem_dem.decrypt_or_unwrap, from_memory=kem_dem.decrypt),
@@ -100,6 +105,10 @@ OPERATIONS: Mapping[type[Struct], Row] = {
     messages.ListKeyrings: Row(keyrings.list_, loads=Loads.NOTHING),
     messages.ScheduleDestruction: Row(keyrings.schedule_destruction, loads=Loads.KEYRING),
     messages.CancelDestruction: Row(keyrings.cancel_destruction, loads=Loads.KEYRING),
+    **dict.fromkeys(
+        (messages.ListRules, messages.PutRule, messages.DeleteRule, messages.OverrideRule),
+        Row(_not_yet, loads=Loads.NOTHING),
+    ),
 }
 WITH_SUPPLIED_KEY: Mapping[type[Struct], Row] = {
     request: Row(run, loads=Loads.KEYRING_OF_ALGORITHM)
