@@ -117,8 +117,21 @@ NOT_AUTHENTICATED = {
     "key_usage.keyring": "likewise",
     "key_usage.algorithm": "likewise",
     "key_usage.key_version": "likewise",
+    "key_usage.principal": "likewise",
+    "key_usage.operation": "likewise",
     "key_usage.uses": "likewise",
+    "key_usage.first_used_us": "likewise",
     "key_usage.last_used_us": "likewise",
+    **{
+        f"uses.{column}": "likewise"
+        for column in (
+            *("tenant_id", "keyring", "algorithm", "key_version", "principal", "operation"),
+            *("day", "uses", "first_used_us", "last_used_us"),
+        )
+    },
+    "use_principals.month": "likewise",
+    "use_principals.tenant_id": "likewise",
+    "use_principals.principal": "likewise",
     "operation_counts.tenant_id": "likewise",
     "operation_counts.hour": "likewise",
     "operation_counts.operation": "likewise",

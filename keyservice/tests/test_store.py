@@ -46,6 +46,8 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
         "rare_operations",
         "rare_outcomes",
         "refusals",
+        "rules",
+        "campaigns",
         "successions",
     }  # partial indices, in the migrations only
 

@@ -37,13 +37,14 @@ from pqkeep_keyservice.keys.tenant_bundle import (
     MovedCount,
     MovedKey,
     MovedKeyring,
-    MovedUsage,
+    MovedUse,
     MovedVersion,
     TransferKey,
     bundle_digest,
 )
-from pqkeep_keyservice.ledger.key_usage import count_all, tenant_counts
+from pqkeep_keyservice.ledger.key_usage import tenant_counts
 from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_record
+from pqkeep_keyservice.ledger.uses import tenant_uses
 from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
@@ -78,7 +79,6 @@ from pqkeep_protocol.administration import (
     Renounced,
     RenounceTenant,
 )
-from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
@@ -246,8 +246,9 @@ class TenantMoves:
         keyrings = [
             keyring for keyring in await self._store.list_keyrings(tenant) if keyring.revision
         ]
-        await self._store.database.write(count_all)
-        usage, counts = await self._store.database.read(tenant_counts, tenant)
+        await self._store.count_all()
+        uses = await self._store.database.read(tenant_uses, tenant)
+        counts = await self._store.database.read(tenant_counts, tenant)
         left_keys = tuple(replace(key, revision=key.revision + 1) for key in keys)
         left_keyrings = tuple(
             replace(keyring, revision=keyring.revision + 1) for keyring in keyrings
@@ -258,10 +259,7 @@ class TenantMoves:
                 for keyring in left_keyrings
             ),
             keys=await asyncio.to_thread(leaving_keys, self._material, seal, left_keys),
-            usage=tuple(
-                MovedUsage(keyring, Algorithm(algorithm), KeyVersion(version), uses, last_us)
-                for keyring, algorithm, version, uses, last_us in usage
-            ),
+            uses=tuple(MovedUse(*row) for row in uses),
             counts=tuple(MovedCount(*row) for row in counts),
         )
         bundle = await asyncio.to_thread(seal.seal, content)
@@ -450,7 +448,7 @@ class TenantMoves:
             replace(key, revision=max(key.revision, recorded[key.keyring, key.algorithm]) + 1)
             for key in keys
         )
-        change = TenantArrived(tenant, keys, keyrings, content.usage, content.counts)
+        change = TenantArrived(tenant, keys, keyrings, content.uses, content.counts)
         if not await self._is_durable(arrived, change):
             return None
         for versions in keys:

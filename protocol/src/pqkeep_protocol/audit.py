@@ -267,6 +267,12 @@ class GetNote(Request[Note], frozen=True, kw_only=True, tag="get-note"):
     """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND if there is none."""
 
 
+RE_ENCRYPT_TARGET = "re-encrypt-target"
+"""Stands for re-encryptions to a key, in place of an operation. RE_ENCRYPT is those from it."""
+OTHER_PRINCIPALS = "other"
+"""Stands for all principals beyond the most that are counted in a month."""
+
+
 class Usage(Result, frozen=True, kw_only=True, tag="usage"):
     """The number of uses of a key version, and the last one. Refusals do not count."""
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
-from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedUsage
+from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedUse
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.keys import TenantId
 
@@ -88,7 +88,7 @@ class TenantArrived:
     tenant: TenantId
     keys: tuple[KeyVersions, ...]
     keyrings: tuple[Keyring, ...]
-    usage: tuple[MovedUsage, ...]
+    uses: tuple[MovedUse, ...]
     counts: tuple[MovedCount, ...]
 
 

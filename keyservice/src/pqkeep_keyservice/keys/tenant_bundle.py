@@ -38,7 +38,6 @@ from pqkeep_protocol.keys import (
     KeyInfo,
     KeyringName,
     KeyStatus,
-    KeyVersion,
     TenantId,
 )
 from pqkeep_protocol.messages import Idempotency
@@ -93,13 +92,19 @@ class MovedKeyring(Struct, frozen=True, array_like=True):
     destruction: Destruction | None
 
 
-class MovedUsage(Struct, frozen=True, array_like=True):
-    """The number of uses of a key version, and the last one (microseconds since 1970)."""
+class MovedUse(Struct, frozen=True, array_like=True):
+    """A principal's uses of a key version on one day, or in one month."""
 
-    keyring: KeyringName
-    algorithm: Algorithm
-    version: KeyVersion
+    keyring: str
+    algorithm: str
+    version: int
+    """Without keyring and version: uses of public keys that are not the tenant's own."""
+    principal: str
+    operation: str
+    day: int
+    """Counted from 1970; of a month the first."""
     uses: int
+    first_used_us: int
     last_used_us: int
 
 
@@ -116,7 +121,7 @@ class BundleContent(Struct, frozen=True, array_like=True):
 
     keyrings: tuple[MovedKeyring, ...]
     keys: tuple[MovedKey, ...]
-    usage: tuple[MovedUsage, ...]
+    uses: tuple[MovedUse, ...]
     counts: tuple[MovedCount, ...]
 
     @property

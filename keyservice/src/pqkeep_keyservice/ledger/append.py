@@ -1,8 +1,8 @@
 """Appends to the audit log: ids, numbers, times and nonces of new records, and their tree.
 
 The newest commits are kept as counts by kind of record, so that a checkpoint need not read records.
-These counts equal those that ``key_usage`` makes from rows. If this process has not appended all
-the records to count, ``key_usage`` reads the rows.
+These counts equal those that ``key_usage`` and ``uses`` make from rows. If this process has not
+appended all the records to count, they read the rows.
 """
 
 import os
@@ -27,7 +27,7 @@ Value = str | int | bytes | None
 def insert_all(
     connection: sa.Connection, statement: str, rows: Sequence[tuple[Value, ...]]
 ) -> None:
-    """Execute an INSERT with each row. On SQLite, call the driver directly.
+    """Execute a statement with each row. On SQLite, call the driver directly.
 
     The driver takes half as long again for texts and tuples of a subclass.
     """
@@ -75,6 +75,13 @@ def execute(
     return result.all() if result.returns_rows else ()
 
 
+def execute_all(
+    connection: sa.Connection, statement: sa.Executable, rows: Sequence[tuple[Value, ...]]
+) -> None:
+    """Execute a constant statement with each row of parameters."""
+    insert_all(connection, _text(connection.dialect, statement), rows)
+
+
 @lru_cache
 def _text(dialect: sa.Dialect, statement: sa.ClauseElement) -> str:
     return str(statement.compile(dialect=dialect))
@@ -102,6 +109,7 @@ class Kind(NamedTuple):
     keyring: str | None
     algorithm: str | None
     key_version: int | None
+    principal: str
     operation: str
     outcome: str
     is_event: bool
@@ -127,6 +135,7 @@ def commit_of(rows: Iterable[Row], size: int, recorded_at_us: int) -> Commit:
             row.keyring,
             row.algorithm,
             row.key_version,
+            row.principal,
             row.operation,
             row.outcome,
             row.event_id is not None,

@@ -7,15 +7,11 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.append import Appended, add_all, execute
-from pqkeep_keyservice.ledger.key_usage import (
-    add_key_usage,
-    add_operations,
-    count_key_usage,
-    count_operations,
-)
+from pqkeep_keyservice.ledger.key_usage import add_operations, count_operations
 from pqkeep_keyservice.ledger.merkle import DamagedLogError, range_hash, subtrees
 from pqkeep_keyservice.ledger.records import FORMATS, Formats
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_LOG, AUDIT_RECORDS
+from pqkeep_keyservice.ledger.uses import Counting, tally_of_commits, tally_of_records
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.startup.settings import ConfigError
@@ -60,12 +56,16 @@ def rename_log(connection: sa.Connection, new: UUID) -> None:
 
 
 def add_checkpoint(
-    connection: sa.Connection, checkpoint: Checkpoint, appended: Appended | None = None
+    connection: sa.Connection,
+    checkpoint: Checkpoint,
+    appended: Appended | None = None,
+    counting: Counting | None = None,
 ) -> None:
     """Store a checkpoint, and count key uses and operations up to it.
 
     The records are read for that, unless ``appended`` has all of them.
     """
+    counting = counting or Counting()
     row = (
         *(checkpoint.size, checkpoint.algorithm.value, str(checkpoint.log_id), checkpoint.root),
         *(checkpoint.at_us, checkpoint.key_version, checkpoint.signature),
@@ -74,10 +74,10 @@ def add_checkpoint(
     [(counted,)] = execute(connection, _COUNTED_UNTIL)
     commits = None if appended is None else appended.between(counted, checkpoint.size)
     if commits is None:
-        count_key_usage(connection, checkpoint.size)
+        counting.add(connection, tally_of_records(connection, checkpoint.size))
         count_operations(connection, checkpoint.size)
     else:
-        add_key_usage(connection, commits)
+        counting.add(connection, tally_of_commits(commits))
         add_operations(connection, commits)
     execute(connection, _COUNT_UNTIL, checkpoint.size, checkpoint.size)
 

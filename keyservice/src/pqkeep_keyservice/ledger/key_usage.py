@@ -1,4 +1,4 @@
-"""Counts uses of key versions and operations of tenants, and moves both with a tenant.
+"""Counts the operations of tenants, and finds the usage of keys.
 
 A number is the stored count up to the newest checkpoint plus a query over the records after it.
 """
@@ -20,7 +20,8 @@ from pqkeep_keyservice.ledger.schema import (
     OPERATION_COUNTS,
     is_uncounted_of,
 )
-from pqkeep_protocol.algorithms import USES, Algorithm, Operation
+from pqkeep_keyservice.ledger.uses import IS_USE, Counting, tally_of_records
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import (
     REFUSED,
     CountOperations,
@@ -129,29 +130,19 @@ def adding_counts(insert: Any) -> Any:
     )
 
 
-_OUTCOMES = (Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)
-_IS_USE = (
-    AUDIT_RECORDS.c.event_id.is_(None),  # events of the gateway use no key
-    AUDIT_RECORDS.c.outcome.in_(_OUTCOMES),
-    AUDIT_RECORDS.c.operation.in_(USES),
-    AUDIT_RECORDS.c.key_version.is_not(None),
-    AUDIT_RECORDS.c.keyring.is_not(None),  # an early refusal has no keyring
-)
-
-
 def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, int | None]:
     """Return the number of uses of a key version, and the last one (microseconds since 1970)."""
     counted = connection.execute(
-        sa.select(KEY_USAGE.c.uses, KEY_USAGE.c.last_used_us).where(
+        sa.select(sa.func.sum(KEY_USAGE.c.uses), sa.func.max(KEY_USAGE.c.last_used_us)).where(
             *_matches(KEY_USAGE, request), KEY_USAGE.c.key_version == request.version
         )
-    ).one_or_none()
+    ).one()
     since = connection.execute(
         sa.select(sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
             IS_UNCOUNTED,
             *_matches(AUDIT_RECORDS, request),
             AUDIT_RECORDS.c.key_version == request.version,
-            *_IS_USE,
+            *IS_USE,
         )
     ).one()
     target = target_text(request.keyring, request.algorithm, request.version)
@@ -160,14 +151,14 @@ def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, i
             IS_UNCOUNTED,
             is_uncounted_of(request.tenant),
             AUDIT_RECORDS.c.target == target,
-            *_IS_USE,
+            *IS_USE,
         )
     ).one()
-    before, last = (0, None) if counted is None else counted
     newest = max(
-        (last_us for last_us in (since[1], as_target[1]) if last_us is not None), default=last
+        (last_us for last_us in (since[1], as_target[1]) if last_us is not None),
+        default=counted[1],
     )
-    return before + since[0] + as_target[0], newest
+    return int(counted[0] or 0) + since[0] + as_target[0], newest
 
 
 def list_key_usage(connection: sa.Connection, request: ListUsage) -> UsageList:
@@ -182,7 +173,7 @@ def list_key_usage(connection: sa.Connection, request: ListUsage) -> UsageList:
     ).where(*_matches(KEY_USAGE, request))
     since = (
         sa.select(*key, sa.func.count(), sa.func.max(columns.recorded_at_us))
-        .where(IS_UNCOUNTED, *_matches(AUDIT_RECORDS, request), *_IS_USE)
+        .where(IS_UNCOUNTED, *_matches(AUDIT_RECORDS, request), *IS_USE)
         .group_by(*key)
     )
     both = sa.union_all(counted, since).subquery()
@@ -226,7 +217,7 @@ def _targets(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
             sa.func.count(),
             sa.func.max(columns.recorded_at_us),
         )
-        .where(IS_UNCOUNTED, columns.target.is_not(None), *conditions, *_IS_USE)
+        .where(IS_UNCOUNTED, columns.target.is_not(None), *conditions, *IS_USE)
         .group_by(columns.tenant_id, columns.target)
     )
 
@@ -241,107 +232,36 @@ def _matches(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.Colu
         yield table.c.algorithm == request.algorithm
 
 
-def count_key_usage(connection: sa.Connection, size: int) -> None:
-    """Add the key uses in the records up to a size to the counts."""
-    group = (
-        AUDIT_RECORDS.c.tenant_id,
-        AUDIT_RECORDS.c.keyring,
-        AUDIT_RECORDS.c.algorithm,
-        AUDIT_RECORDS.c.key_version,
-    )
-    new = sa.select(*group, sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
-        IS_UNCOUNTED, AUDIT_RECORDS.c.id <= size, *_IS_USE
-    )
-    add = insert_or_update(connection.dialect, KEY_USAGE)
-    counted = add.from_select(list(KEY_USAGE.columns), new.group_by(*group))
-    connection.execute(adding_uses(counted))
-    for tenant, target, uses, last_us in connection.execute(
-        _targets(AUDIT_RECORDS.c.id <= size)
-    ).all():
-        target_uses = add.values((tenant, *target_of(target), uses, last_us))
-        connection.execute(adding_uses(target_uses))
-
-
-def add_key_usage(connection: sa.Connection, commits: Iterable[Commit]) -> None:
-    """Add commits to the counts, with the same result as counting their records."""
-    totals: dict[tuple[Any, ...], tuple[int, int]] = {}
-    for _, recorded_at_us, kinds in commits:
-        for kind, count in kinds.items():
-            for key in _uses(kind):
-                totals[key] = totals.get(key, (0, 0))[0] + count, recorded_at_us
-    if totals:
-        rows = [(*key, *use) for key, use in totals.items()]
-        add_all(connection, KEY_USAGE, adding_uses, rows)
-
-
-def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:
-    """Yield a kind's used key versions, by the rules of ``_IS_USE`` and ``_targets``."""
-    if kind.is_event or kind.outcome not in _OUTCOMES or kind.operation not in USES:
-        return
-    if kind.key_version is None or kind.keyring is None:
-        return
-    yield kind.tenant_id, kind.keyring, kind.algorithm, kind.key_version
-    if kind.target is not None:
-        keyring, algorithm, version = target_of(kind.target)
-        yield kind.tenant_id, keyring, str(algorithm), version
-
-
-def adding_uses(insert: Any) -> Any:
-    """Return an INSERT that adds uses to the stored ones, and keeps the later time."""
-    before_us, after_us = KEY_USAGE.c.last_used_us, insert.excluded.last_used_us
-    return insert.on_conflict_do_update(
-        index_elements=list(KEY_USAGE.primary_key),
-        set_={
-            "uses": KEY_USAGE.c.uses + insert.excluded.uses,
-            "last_used_us": sa.case((before_us > after_us, before_us), else_=after_us),
-        },
-    )
-
-
-UsageRow = tuple[str, str, int, int, int]
-"""Keyring, algorithm, version, uses, time of the last (microseconds since 1970)."""
 CountRow = tuple[int, str, int]
 """Hour since 1970, operation, count."""
 
 
-def count_all(connection: sa.Connection) -> None:
+def count_all(connection: sa.Connection, counting: Counting) -> None:
     """Count all records that are not counted yet."""
     size = log_size(connection)
-    count_key_usage(connection, size)
+    counting.add(connection, tally_of_records(connection, size))
     count_operations(connection, size)
     connection.execute(sa.update(AUDIT_LOG).values(counted_until=size))
 
 
-def tenant_counts(
-    connection: sa.Connection, tenant: TenantId
-) -> tuple[list[UsageRow], list[CountRow]]:
-    """Return a tenant's stored key uses and operation counts."""
-    usage, counts = (
-        sa.select(*list(table.c)[1:]).where(table.c.tenant_id == str(tenant))
-        for table in (KEY_USAGE, OPERATION_COUNTS)
+def tenant_counts(connection: sa.Connection, tenant: TenantId) -> list[CountRow]:
+    """Return a tenant's stored operation counts."""
+    counts = sa.select(*list(OPERATION_COUNTS.c)[1:]).where(
+        OPERATION_COUNTS.c.tenant_id == str(tenant)
     )
-    return (
-        [(row[0], row[1], row[2], row[3], row[4]) for row in connection.execute(usage)],
-        [(row[0], row[1], row[2]) for row in connection.execute(counts)],
-    )
+    return [(row[0], row[1], row[2]) for row in connection.execute(counts)]
 
 
 def remove_tenant_counts(connection: sa.Connection, tenant: TenantId) -> None:
-    """Remove a tenant's counts. Later records are counted from zero."""
-    for table in (KEY_USAGE, OPERATION_COUNTS):
-        connection.execute(sa.delete(table).where(table.c.tenant_id == str(tenant)))
+    """Remove a tenant's operation counts. Later records are counted from zero."""
+    connection.execute(
+        sa.delete(OPERATION_COUNTS).where(OPERATION_COUNTS.c.tenant_id == str(tenant))
+    )
 
 
 def add_tenant_counts(
-    connection: sa.Connection,
-    tenant: TenantId,
-    usage: Sequence[UsageRow],
-    counts: Sequence[CountRow],
+    connection: sa.Connection, tenant: TenantId, counts: Sequence[CountRow]
 ) -> None:
     """Add counts to a tenant's own. The whole log's counts cover only its own records."""
-    insert = insert_or_update(connection.dialect, KEY_USAGE)
-    for row in usage:
-        connection.execute(adding_uses(insert.values((str(tenant), *row))))
-    insert = insert_or_update(connection.dialect, OPERATION_COUNTS)
-    for count in counts:
-        connection.execute(adding_counts(insert.values((str(tenant), *count))))
+    rows = [(str(tenant), *count) for count in counts]
+    add_all(connection, OPERATION_COUNTS, adding_counts, rows)

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     SmallInteger,
     String,
     Table,
@@ -131,7 +132,7 @@ AUDIT_LOG = Table(
     Column("log_id", String(36), primary_key=True),
     Column("counted_until", BigInteger, nullable=False),
 )
-"""One row: the log's id, and the last record that KEY_USAGE and OPERATION_COUNTS count."""
+"""One row: the log's id, and the last record that the tables of counts include."""
 
 IS_UNCOUNTED = AUDIT_RECORDS.c.id > select(AUDIT_LOG.c.counted_until).scalar_subquery()
 """The condition for records after the newest checkpoint."""
@@ -153,9 +154,42 @@ KEY_USAGE = Table(
     Column("keyring", KEYRING_TEXT, primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("key_version", Integer, primary_key=True, autoincrement=False),
+    Column("principal", String(128), primary_key=True),
+    Column("operation", String(32), primary_key=True),
     Column("uses", BigInteger, nullable=False),
+    Column("first_used_us", BigInteger, nullable=False),
     Column("last_used_us", BigInteger, nullable=False),
 )
+"""All uses; see uses.py."""
+
+USES = Table(
+    "uses",
+    METADATA,
+    Column("tenant_id", String(36), nullable=False),
+    Column("keyring", KEYRING_TEXT, nullable=False),
+    Column("algorithm", String(32), nullable=False),
+    Column("key_version", Integer, nullable=False),
+    Column("principal", String(128), nullable=False),
+    Column("operation", String(32), nullable=False),
+    Column("day", Integer, nullable=False),
+    Column("uses", BigInteger, nullable=False),
+    Column("first_used_us", BigInteger, nullable=False),
+    Column("last_used_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint(
+        *("tenant_id", "keyring", "algorithm", "key_version", "day", "principal", "operation")
+    ),
+    Index("uses_by_day", "day"),
+)
+"""The uses by day. ``day`` counts from 1970; an old month has its first day."""
+
+USE_PRINCIPALS = Table(
+    "use_principals",
+    METADATA,
+    Column("month", Integer, primary_key=True, autoincrement=False),
+    Column("tenant_id", String(36), primary_key=True),
+    Column("principal", String(128), primary_key=True),
+)
+"""The principals that are counted by themselves in a month. Past months are dropped."""
 
 OPERATION_COUNTS = Table(
     "operation_counts",

@@ -1,7 +1,7 @@
 """The key service's single store: it finds keys, and commits changes with their audit records."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, TypeVarTuple, assert_never, cast
 from uuid import UUID
@@ -30,10 +30,12 @@ from pqkeep_keyservice.ledger.append import (
     load_log_state,
 )
 from pqkeep_keyservice.ledger.checkpoints import add_checkpoint, check_log, log_id
+from pqkeep_keyservice.ledger.key_usage import count_all
 from pqkeep_keyservice.ledger.merkle import Frontier, log_size, newest_record
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_keyservice.ledger.schema import METADATA as AUDIT_METADATA
+from pqkeep_keyservice.ledger.uses import Counting
 from pqkeep_keyservice.storage.database import (
     Database,
     DatabaseUnavailableError,
@@ -135,6 +137,7 @@ class KeyStore:
         self._growth = asyncio.Event()
         self._awaited_size = 0
         self._commits = Commits()
+        self._counting = Counting()
 
     def change_sealer(self, sealer: Sealer) -> None:
         """Use other root keys from now on."""
@@ -206,9 +209,25 @@ class KeyStore:
 
     async def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store a checkpoint, and count the records up to it."""
-        await self.database.write(self._add_checkpoint, checkpoint)
+        await self._count(self._add_checkpoint, checkpoint)
         if self._log_state is not None:
             self._log_state[1].appended.forget(checkpoint.size)
+
+    async def count_all(self) -> None:
+        """Count all records that are not counted yet, without a checkpoint."""
+        await self._count(lambda connection: count_all(connection, self._counting))
+
+    async def _count(
+        self, function: Callable[[sa.Connection, *Arguments], None], *arguments: *Arguments
+    ) -> None:
+        """Write counts. After a failure, start from the tables again."""
+        if self._counting.epoch != self.writer.epoch:
+            self._counting = Counting(self.writer.epoch)
+        try:
+            await self.database.write(function, *arguments)
+        except BaseException:
+            self._counting = Counting()
+            raise
 
     async def commit(
         self, entries: Sequence[RecordedChange], epoch: int | None = None
@@ -227,6 +246,8 @@ class KeyStore:
             self._commits.succeeded()
         log_state.advance(pending)
         self._log_state = epoch, log_state
+        if any(isinstance(change, TenantLeft | TenantArrived) for _, change in entries):
+            self._counting = Counting()  # the tenant's counts have changed
         self._grow(log_state.frontier.size, log_state.recorded_at_us)
         return outcomes
 
@@ -273,7 +294,8 @@ class KeyStore:
     def _add_checkpoint(self, connection: sa.Connection, checkpoint: Checkpoint) -> None:
         state = self._log_state
         is_current = state is not None and state[0] == self.writer.epoch
-        add_checkpoint(connection, checkpoint, state[1].appended if state and is_current else None)
+        appended = state[1].appended if state and is_current else None
+        add_checkpoint(connection, checkpoint, appended, self._counting)
 
     def _take_log_state(self, connection: sa.Connection) -> LogState:
         taken, self._log_state = self._log_state, None

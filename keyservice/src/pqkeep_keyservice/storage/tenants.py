@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 import sqlalchemy as sa
+from msgspec.structs import astuple
 
 from pqkeep_keyservice.keys.changes import (
     BundleDestroyed,
@@ -17,6 +18,7 @@ from pqkeep_keyservice.ledger.key_usage import add_tenant_counts, remove_tenant_
 from pqkeep_keyservice.ledger.moves import moved_key_record
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.search import newest_key_revision, newest_keyring_revisions
+from pqkeep_keyservice.ledger.uses import add_tenant_uses, remove_tenant_uses
 from pqkeep_keyservice.storage.key_versions import insert_key_versions
 from pqkeep_keyservice.storage.keyrings import insert_keyring
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
@@ -68,6 +70,7 @@ def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
     for table in (KEYS, KEY_REVISIONS, KEYRINGS, KEYRING_COUNTS):
         connection.execute(sa.delete(table).where(table.c.tenant_id == change.tenant))
     remove_tenant_counts(connection, change.tenant)
+    remove_tenant_uses(connection, change.tenant)
     parts = range(0, len(change.bundle), BUNDLE_PART)
     connection.execute(
         sa.insert(TENANT_BUNDLES),
@@ -94,12 +97,8 @@ def _move_in(connection: sa.Connection, sealer: Sealer, change: TenantArrived) -
         insert_keyring(connection, sealer, keyring)
     for versions in change.keys:
         insert_key_versions(connection, sealer, versions)
-    usage = [
-        (row.keyring, row.algorithm, row.version, row.uses, row.last_used_us)
-        for row in change.usage
-    ]
-    counts = [(row.hour, row.operation, row.count) for row in change.counts]
-    add_tenant_counts(connection, change.tenant, usage, counts)
+    add_tenant_uses(connection, change.tenant, list(map(astuple, change.uses)))
+    add_tenant_counts(connection, change.tenant, list(map(astuple, change.counts)))
     return CommitOutcome.DURABLE
 
 

@@ -263,8 +263,34 @@ def _create_audit_tables() -> None:
         sa.Column("keyring", _KEYRING, primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("key_version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("principal", sa.String(128), primary_key=True),
+        sa.Column("operation", sa.String(32), primary_key=True),
         sa.Column("uses", sa.BigInteger, nullable=False),
+        sa.Column("first_used_us", sa.BigInteger, nullable=False),
         sa.Column("last_used_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "uses",
+        sa.Column("tenant_id", sa.String(36), nullable=False),
+        sa.Column("keyring", _KEYRING, nullable=False),
+        sa.Column("algorithm", sa.String(32), nullable=False),
+        sa.Column("key_version", sa.Integer, nullable=False),
+        sa.Column("principal", sa.String(128), nullable=False),
+        sa.Column("operation", sa.String(32), nullable=False),
+        sa.Column("day", sa.Integer, nullable=False),
+        sa.Column("uses", sa.BigInteger, nullable=False),
+        sa.Column("first_used_us", sa.BigInteger, nullable=False),
+        sa.Column("last_used_us", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint(
+            *("tenant_id", "keyring", "algorithm", "key_version", "day", "principal", "operation")
+        ),
+    )
+    op.create_index("uses_by_day", "uses", ["day"])
+    op.create_table(
+        "use_principals",
+        sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("tenant_id", sa.String(36), primary_key=True),
+        sa.Column("principal", sa.String(128), primary_key=True),
     )
     op.create_table(
         "operation_counts",
