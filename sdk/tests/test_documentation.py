@@ -23,6 +23,7 @@ RESOURCES = (
     "tools",
     "keys",
     "keyrings",
+    "campaigns",
     "tenants",
     "api_keys",
     "audit",

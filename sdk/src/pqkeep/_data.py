@@ -133,6 +133,15 @@ class Data:
         members = self.nested(name)
         return {name: members.text(name) for name in members.names()}
 
+    def versions_or_none(self, name: str) -> tuple[int, ...] | None:
+        """Return a field that is a list of integers, or None."""
+        if not self.has(name):
+            return None
+        members = self._members(name)
+        if not all(type(member) is int for member in members):
+            raise self._malformed(name)
+        return tuple(cast("list[int]", members))
+
     def text_objects(self, name: str) -> tuple[dict[str, str], ...]:
         """Return a field that is a list of objects of strings."""
         return tuple(

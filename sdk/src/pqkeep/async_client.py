@@ -11,6 +11,7 @@ from pqkeep.compliance import ComplianceProfile, Rules
 from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
+from pqkeep.resources.campaigns import Campaigns
 from pqkeep.resources.installation import InstallationState, Operators, Status
 from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
@@ -62,6 +63,7 @@ class AsyncClient:
         self.tools: Tools[AsyncTransport] = Tools(self._transport)
         self.keys: Keys[AsyncTransport] = Keys(self._transport, rules)
         self.keyrings: Keyrings[AsyncTransport] = Keyrings(self._transport)
+        self.campaigns: Campaigns[AsyncTransport] = Campaigns(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
         self.audit: Audit[AsyncTransport] = Audit(self._transport)

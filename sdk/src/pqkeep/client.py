@@ -12,6 +12,7 @@ from pqkeep.compliance import ComplianceProfile, Rules
 from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
+from pqkeep.resources.campaigns import Campaigns
 from pqkeep.resources.installation import InstallationState, Operators, Status
 from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
@@ -75,6 +76,7 @@ class Client:
         self.tools: Tools[Transport] = Tools(self._transport)
         self.keys: Keys[Transport] = Keys(self._transport, rules)
         self.keyrings: Keyrings[Transport] = Keyrings(self._transport)
+        self.campaigns: Campaigns[Transport] = Campaigns(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
         self.audit: Audit[Transport] = Audit(self._transport)

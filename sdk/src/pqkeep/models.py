@@ -380,6 +380,69 @@ class ApiKeyRotation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSource:
+    """Key versions to move away from."""
+
+    algorithm: str
+    keyring: str = "default"
+    key_versions: tuple[int, ...] | None = None
+    """None: all; of the target's own key, all but the active version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignTarget:
+    """The key to move to. Its active version is used."""
+
+    algorithm: str
+    keyring: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """A plan to move data from old keys to a new one."""
+
+    name: str
+    description: str
+    sources: tuple[CampaignSource, ...]
+    target: CampaignTarget
+    quiet_days: int
+    state: str
+    """``open`` or ``closed``."""
+    created_at: datetime
+    created_by: str
+    """The principal."""
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedVersion:
+    """The ciphertexts of a key version that a scan found."""
+
+    algorithm: str
+    key_version: int
+    count: int
+    keyring: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignScan:
+    """A principal's statement about the ciphertexts in a place."""
+
+    place: str
+    sha256: str
+    """Of the scan's file, in hexadecimal."""
+    scanned_at: datetime
+    recorded_at: datetime
+    principal: str
+    left: int
+    """Ciphertexts of source versions."""
+    other: int
+    """Ciphertexts of other key versions."""
+    unreadable: int
+    """Entries without a known key version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """An audit record about one operation, action or refusal."""
 

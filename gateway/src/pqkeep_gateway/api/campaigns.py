@@ -359,17 +359,6 @@ def endpoints(
             errors=(CampaignNotFoundError,),
         ),
         Endpoint(
-            method="DELETE",
-            path="/campaigns/{name}",
-            name="close_campaign",
-            handler=handlers.close,
-            permission=Permission.MANAGE_KEYS,
-            example=structs.replace(_EXAMPLE, state=CampaignState.CLOSED),
-            fields=(NAME,),
-            field_codes=BAD_REQUEST_FIELDS,
-            errors=(CampaignNotFoundError,),
-        ),
-        Endpoint(
             method="POST",
             path="/campaigns/{name}/scans",
             name="add_campaign_scan",
@@ -386,6 +375,17 @@ def endpoints(
                 TooManyPlacesError,
                 OlderScanError,
             ),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/campaigns/{name}",
+            name="close_campaign",
+            handler=handlers.close,
+            permission=Permission.MANAGE_KEYS,
+            example=structs.replace(_EXAMPLE, state=CampaignState.CLOSED),
+            fields=(NAME,),
+            field_codes=BAD_REQUEST_FIELDS,
+            errors=(CampaignNotFoundError,),
         ),
     )
 

@@ -74,7 +74,7 @@ CALLS: Mapping[str, ClientCall] = {
         "kem.re_encrypt",
         _shown("re_encrypted"),
         ("ciphertext",),
-        _BOUND_KEY | _same("envelope", "wrapped_key", "context"),
+        _BOUND_KEY | _same("envelope", "wrapped_key", "context", "campaign"),
     ),
     "generate_data_key": ClientCall(
         "kem.data_key",
@@ -166,6 +166,9 @@ CALLS: Mapping[str, ClientCall] = {
     "update_keyring": ClientCall("keyrings.update", _shown("keyring"), _NAME, _SETTINGS),
     "delete_keyring": ClientCall("keyrings.delete", _shown("keyring"), _NAME, _same("delay_days")),
     "restore_keyring": ClientCall("keyrings.restore", _shown("keyring"), _NAME),
+    "list_campaigns": ClientCall(
+        "campaigns.list", "for campaign in {}:\n    print(campaign.name, campaign.state)"
+    ),
     "create_tenant": ClientCall("tenants.create", _shown("tenant"), ("name",), _same("plan")),
     "get_usage": ClientCall("usage.get", _shown("usage"), (), _same("period", "tenant_id")),
     "list_tenants": ClientCall(

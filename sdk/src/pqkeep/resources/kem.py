@@ -317,13 +317,15 @@ class Kem(Generic[T_co]):
         to_format: str | None = None,
         context: bytes | None = None,
         to_context: bytes | None = None,
+        campaign: str | None = None,
     ) -> Call[ReEncrypted]:
         """Encrypt the content of a ciphertext, an envelope or a wrapped key to another key.
 
         The plaintext does not leave the service. The target's missing fields are those of the
         source. Without any, the target is the active version of the same key. An envelope names its
         own key version. Data that is already there is returned unchanged, with ``moved`` False. The
-        compliance profile applies to the target.
+        compliance profile applies to the target. ``campaign`` names the open campaign that counts
+        the move.
         """
         rule = self._rules.kem if wrapped_key is None else self._rules.wrap
         target = {
@@ -346,6 +348,7 @@ class Kem(Generic[T_co]):
                 "associated_data": encoded_or_none(associated_data),
                 "context": encoded_or_none(context),
                 "to": {name: value for name, value in target.items() if value is not None},
+                "campaign": campaign,
             },
         )
 

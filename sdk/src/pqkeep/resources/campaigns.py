@@ -1,0 +1,142 @@
+"""Campaigns: plans to move data from old keys to a new one, and what is known of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from pqkeep._call import Call, change, get
+from pqkeep._data import Data
+from pqkeep._operation import Operation
+from pqkeep.models import Campaign, CampaignScan, CampaignSource, CampaignTarget, ScannedVersion
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Campaigns(Generic[T_co]):
+    """A tenant's campaigns."""
+
+    _transport: T_co
+
+    @Operation
+    def put(
+        self,
+        name: str,
+        *,
+        sources: Sequence[CampaignSource],
+        target: CampaignTarget,
+        description: str = "",
+        quiet_days: int = 30,
+        state: str = "open",
+    ) -> Call[Campaign]:
+        """Create a campaign, or replace the one that has the name.
+
+        ``quiet_days``: the days without a use after which the sources are quiet. A replaced
+        campaign keeps its scans, and what was moved under its name.
+        """
+        body = {
+            "description": description,
+            "sources": [
+                {
+                    "keyring": source.keyring,
+                    "algorithm": source.algorithm,
+                    "key_versions": source.key_versions and list(source.key_versions),
+                }
+                for source in sources
+            ],
+            "target": {"keyring": target.keyring, "algorithm": target.algorithm},
+            "quiet_days": quiet_days,
+            "state": state,
+        }
+        return change(_path(name), _campaign, body, method="PUT")
+
+    @Operation
+    def list(self) -> Call[tuple[Campaign, ...]]:
+        """Return all campaigns by name, including closed ones."""
+        return get("/campaigns", lambda data: tuple(map(_campaign, data.objects("campaigns"))))
+
+    @Operation
+    def get(self, name: str) -> Call[Campaign]:
+        """Return a campaign. Raises NotFoundError."""
+        return get(_path(name), _campaign)
+
+    @Operation
+    def close(self, name: str) -> Call[Campaign]:
+        """Close a campaign. It keeps its scans, and what was moved; put opens it again."""
+        return change(_path(name), _campaign, method="DELETE")
+
+    @Operation
+    def add_scan(
+        self,
+        name: str,
+        *,
+        place: str,
+        sha256: str,
+        scanned_at: datetime,
+        counts: Iterable[ScannedVersion],
+        unreadable: int = 0,
+    ) -> Call[CampaignScan]:
+        """State how many ciphertexts of each key version a place has.
+
+        ``place`` names a folder or a table. ``sha256``: of the scan's file, in hexadecimal.
+        ``scanned_at``: the end of the scan, with its offset from UTC. ``unreadable``: the entries
+        without a known key version. Raises ConflictError if there is a newer scan of the place.
+        """
+        body = {
+            "place": place,
+            "sha256": sha256,
+            "scanned_at": scanned_at.isoformat(),
+            "counts": [
+                {
+                    "keyring": counted.keyring,
+                    "algorithm": counted.algorithm,
+                    "key_version": counted.key_version,
+                    "count": counted.count,
+                }
+                for counted in counts
+            ],
+            "unreadable": unreadable,
+        }
+        return change(f"{_path(name)}/scans", _scan, body)
+
+
+def _path(name: str) -> str:
+    return f"/campaigns/{quote(name, safe='')}"
+
+
+def _campaign(data: Data) -> Campaign:
+    target = data.nested("target")
+    return Campaign(
+        name=data.text("name"),
+        description=data.text("description"),
+        sources=tuple(map(_source, data.objects("sources"))),
+        target=CampaignTarget(keyring=target.text("keyring"), algorithm=target.text("algorithm")),
+        quiet_days=data.integer("quiet_days"),
+        state=data.text("state"),
+        created_at=data.time("created_at"),
+        created_by=data.text("created_by"),
+        changed_at=data.time("changed_at"),
+    )
+
+
+def _source(data: Data) -> CampaignSource:
+    return CampaignSource(
+        keyring=data.text("keyring"),
+        algorithm=data.text("algorithm"),
+        key_versions=data.versions_or_none("key_versions"),
+    )
+
+
+def _scan(data: Data) -> CampaignScan:
+    return CampaignScan(
+        place=data.text("place"),
+        sha256=data.text("sha256"),
+        scanned_at=data.time("scanned_at"),
+        recorded_at=data.time("recorded_at"),
+        principal=data.text("principal"),
+        left=data.integer("left"),
+        other=data.integer("other"),
+        unreadable=data.integer("unreadable"),
+    )
