@@ -8,7 +8,7 @@ from pqkeep_gateway.api.errors import KEY_FIELDS, error_for
 from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.field import Problem
 from pqkeep_protocol.algorithms import ON_TENANTS, Operation
-from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 
 EVERYWHERE = {
     ErrorKind.KEY_NOT_FOUND: (404, "ERR_NOT_FOUND_001"),
@@ -29,7 +29,7 @@ EVERYWHERE = {
 def test_every_refusal_of_every_operation_has_an_answer(operation: Operation) -> None:
     """Every pair of operation and refusal has an error, and 503 always has Retry-After."""
     for kind in ErrorKind:
-        error = error_for(operation, kind)
+        error = error_for(operation, KeyServiceError(kind))
         assert isinstance(error, ApiError)
         assert error.message, kind
         assert ("Retry-After" in error.headers) is (error.code.status == 503), kind
@@ -51,7 +51,7 @@ def test_every_operation_has_a_code_for_every_problem_of_a_field(operation: Oper
 )
 def test_what_does_not_open(operation: str, code: str) -> None:
     """A failed decryption has the code of its operation."""
-    error = error_for(Operation(operation), ErrorKind.DECRYPTION_FAILED)
+    error = error_for(Operation(operation), KeyServiceError(ErrorKind.DECRYPTION_FAILED))
     assert (error.code.status, error.code.code) == (400, code)
 
 

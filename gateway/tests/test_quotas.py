@@ -200,7 +200,7 @@ async def test_operations_with_keys_count_and_upkeep_does_not(
     """The ten operations with keys count. Key management does not, and needs no quota."""
     await month.spend(operation=operation)
     counts = operation is Operation.GENERATE_DATA_KEY or not any(
-        word in operation.value for word in ("key", "archive", "destruction")
+        word in operation.value for word in ("key", "archive", "destruction", "rule")
     )
     assert await month.rows() == ({"2027-01": 1} if counts else {})
     for _ in range(ALLOWANCE - counts):

@@ -1,7 +1,7 @@
 """Rules: the algorithms that a tenant ends for new data and new keys, and from which instants."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -128,6 +128,12 @@ class RuleNotice(Struct, frozen=True, array_like=True):
     successor: Algorithm | None
 
 
+def urgency(notice: RuleNotice) -> tuple[datetime, datetime, str]:
+    """Return the key that sorts the earliest denial first, then the earliest warning."""
+    return notice.sunset or _NEVER, notice.deprecation, notice.rule
+
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 

@@ -24,7 +24,14 @@ from pqkeep_gateway.api.key_operation import (
     require_campaign,
 )
 from pqkeep_gateway.audit_delivery import AuditDelivery
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question, Response
+from pqkeep_gateway.http.endpoint import (
+    ApiCall,
+    Endpoint,
+    Outcome,
+    Question,
+    Response,
+    Warned,
+)
 from pqkeep_gateway.http.envelope import Data, Fault, fault
 from pqkeep_gateway.http.errors import ApiError, internal
 from pqkeep_gateway.http.field import (
@@ -38,13 +45,14 @@ from pqkeep_gateway.http.field import (
     unknown_field,
 )
 from pqkeep_gateway.http.refusals import is_refusal, refusal_event
-from pqkeep_gateway.http.text import base64_size
+from pqkeep_gateway.http.text import Timestamp, base64_size, timestamp
 from pqkeep_gateway.storage.campaigns import Campaign
 from pqkeep_gateway.tenancy.quota import QuotaUsedUpError
-from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.codec import RESULT_TYPE
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import MAX_ITEMS, Batch, Item, ItemRequest, Refused, Result
+from pqkeep_protocol.rules import RuleNotice, urgency
 from pqkeep_protocol.startup.logs import logger
 
 BATCHED = frozenset(
@@ -89,10 +97,23 @@ REFERENCE = text_field(
 ).optional()
 
 
+class RuleWarning(Data, frozen=True, kw_only=True):
+    """The rule of the tenant that will end an operation."""
+
+    rule: Annotated[str, Meta(description="The rule's name.")]
+    deprecation: Annotated[Timestamp, Meta(description="From when the rule warns.")]
+    sunset: Annotated[
+        Timestamp | UnsetType, Meta(description="From when the operation is denied to the caller.")
+    ] = UNSET
+    successor: Annotated[
+        Algorithm | UnsetType, Meta(description="The algorithm to use instead.")
+    ] = UNSET
+
+
 class ItemCall:
     """The call of one item: its request to the key service, and its result or error."""
 
-    __slots__ = ("_call", "_endpoint", "question", "reference", "response", "values")
+    __slots__ = ("_call", "_endpoint", "notice", "question", "reference", "response", "values")
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Take the endpoint of the single call, which must have ``ask`` and ``answer``."""
@@ -103,6 +124,7 @@ class ItemCall:
         """The item's fields, and those that apply to all items."""
         self.question: Question | None = None
         self.response: Data | ApiError | None = None
+        self.notice: RuleNotice | None = None
 
     def begin(
         self, call: ApiCall, common: Mapping[str, object], item: object, known: AbstractSet[str]
@@ -157,6 +179,9 @@ class ItemCall:
         except Exception as error:  # noqa: BLE001 - an error of this item only
             self._fail(error)
         else:
+            if isinstance(response, Warned):
+                self.notice = response.notice
+                response = response.response
             self.response = cast("Data", response)
 
     def close(self) -> None:
@@ -209,17 +234,20 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
             hint = f"it does not have {len(waiting)} operations left; {CHANGE_PLAN}"
             raise denied_by("monthly-allowance", _algorithm(waiting), hint) from None
         except KeyServiceError as refusal:
-            raise error_for(row.operation, refusal.kind) from None
+            raise error_for(row.operation, refusal) from None
         finally:
             for item_call in calls:
                 item_call.close()
         return calls
 
-    async def handler(call: ApiCall) -> Data:
-        return response_type(results=[_result(item_type, done) for done in await run(call)])
+    async def handler(call: ApiCall) -> Data | Warned:
+        calls = await run(call)
+        response = response_type(results=[_result(item_type, done) for done in calls])
+        notices = [done.notice for done in calls if done.notice is not None]
+        return Warned(response, min(notices, key=urgency)) if notices else response
 
-    async def outcomes(call: ApiCall) -> Sequence[Data | ApiError]:
-        return [done.response or internal() for done in await run(call)]
+    async def outcomes(call: ApiCall) -> Sequence[Outcome]:
+        return [_outcome(done) for done in await run(call)]
 
     handler.__doc__ = _DESCRIPTION.format(name=row.name, most=MAX_ITEMS)
     return replace(
@@ -248,7 +276,7 @@ def endpoints(access: KeyAccess, audit_delivery: AuditDelivery) -> tuple[Endpoin
 _DESCRIPTION = """Do what `{name}` does, for up to {most} items at once.
 
 The results have the order of the items. Each contains the item's `reference`, and `data` or `error`
-as in the response of `{name}`. A refused item does not affect the others. A field beside `items`
+as in the response of `{name}`, and `warning` if a rule will end the operation. A refused item does not affect the others. A field beside `items`
 applies to all items, and must not be in an item too. Each item counts as a request against the rate
 limit and the monthly quota. If they do not have room for all items, nothing is done."""
 
@@ -290,8 +318,26 @@ async def _record_refusals(
 def _result(item_type: New, call: ItemCall) -> Data:
     reference = UNSET if call.reference is None else call.reference
     if isinstance(call.response, Data):
-        return item_type(reference=reference, data=call.response)
+        warning = UNSET if call.notice is None else warning_of(call.notice)
+        return item_type(reference=reference, data=call.response, warning=warning)
     return item_type(reference=reference, error=fault(call.response or internal()))
+
+
+def _outcome(call: ItemCall) -> Outcome:
+    response = call.response or internal()
+    if call.notice is None or isinstance(response, ApiError):
+        return response
+    return Warned(response, call.notice)
+
+
+def warning_of(notice: RuleNotice) -> RuleWarning:
+    """Return the warning of an item."""
+    return RuleWarning(
+        rule=notice.rule,
+        deprecation=timestamp(notice.deprecation),
+        sunset=UNSET if notice.sunset is None else timestamp(notice.sunset),
+        successor=notice.successor or UNSET,
+    )
 
 
 def _algorithm(calls: Sequence[ItemCall]) -> str | None:
@@ -350,6 +396,7 @@ def _types(row: KeyOperation) -> tuple[New, New]:
             ),
             ("data", type(row.example) | UnsetType, UNSET),
             ("error", Fault | UnsetType, UNSET),
+            ("warning", RuleWarning | UnsetType, UNSET),
         ],
         bases=(Data,),
         namespace={"__doc__": f"The result of one item: the data of {row.name}, or an error."},

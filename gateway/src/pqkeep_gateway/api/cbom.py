@@ -238,7 +238,7 @@ def endpoints(access: KeyAccess, shards: Shards, groups: Sequence[str]) -> tuple
         try:
             page = await access.keys.execute(request, call.attribution, call.tenant.placement)
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind, call.values) from None
+            raise error_for(request.operation, refusal, call.values) from None
         installation = await _describe(shards, call, groups)
         is_whole = request.after is None and not page.has_more
         text = document(version, call.tenant.tenant, page.keys, installation, is_whole=is_whole)

@@ -97,7 +97,7 @@ from pqkeep_protocol.algorithms import (
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_VERSIONS
-from pqkeep_protocol.rules import MAX_RULES
+from pqkeep_protocol.rules import MAX_RULES, RuleNotice
 
 # --- By field -------------------------------------------------------------------------------
 
@@ -515,9 +515,14 @@ def codes_of_operation(operation: Operation) -> frozenset[Code]:
 
 
 def error_for(
-    operation: Operation, kind: ErrorKind, values: Mapping[str, object] = MappingProxyType({})
+    operation: Operation,
+    refusal: KeyServiceError,
+    values: Mapping[str, object] = MappingProxyType({}),
 ) -> ApiError:
     """Return the error for the key service's refusal of an operation with these values."""
+    kind = refusal.kind
+    if kind is ErrorKind.RULE_DENIED and refusal.notice is not None:
+        return _of(kind, _denied_by_rule(operation, refusal.notice))
     if kind is ErrorKind.KEYRING_NOT_FOUND:
         return _of(kind, _NO_KEYRING.error(values, is_recorded=True))
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
@@ -528,6 +533,18 @@ def error_for(
         message = "public_key is not a public key of the algorithm"
         return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)
     return key_service_error(kind)
+
+
+def _denied_by_rule(operation: Operation, notice: RuleNotice) -> ApiError:
+    """Return the error of a rule, with its name, its date and the successor."""
+    since = "" if notice.sunset is None else f" from {notice.sunset:%Y-%m-%dT%H:%M:%SZ} on"
+    instead = notice.successor or "another algorithm"
+    message = (
+        f"denied by policy algorithm-rule: the rule {notice.rule} ends the algorithm for this "
+        f"use{since}; use {instead}"
+    )
+    field = "to" if operation is Operation.RE_ENCRYPT else "algorithm"
+    return ApiError(Code.POLICY_001, message, field, is_recorded=True)
 
 
 def key_service_error(kind: ErrorKind) -> ApiError:

@@ -6,9 +6,15 @@ from typing import Annotated, Literal
 from msgspec import Meta, structs
 
 from pqkeep_gateway.api.key_fields import KeyResponse
-from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
-from pqkeep_gateway.api.keys import EXAMPLE, Key, shown_key
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.api.key_operation import (
+    KeyAccess,
+    KeyCall,
+    KeyOperation,
+    endpoint,
+    warned,
+)
+from pqkeep_gateway.api.keys import EXAMPLE, shown_key
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Warned
 from pqkeep_gateway.http.field import base64_field, uuid_field
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.rehearsal import rehearse_absence
@@ -55,7 +61,7 @@ _WRAPPED_PRIVATE_KEY = base64_field(
 def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints for importing keys."""
 
-    async def import_private_key(call: KeyCall) -> Key:
+    async def import_private_key(call: KeyCall) -> KeyResponse | Warned:
         """Import an existing private key as the active key, if there is none.
 
         The key is marked as imported for ever. The import key is used up even if the private key is
@@ -76,7 +82,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
                 idempotency=call.idempotency,
             )
         )
-        return shown_key(imported.key)
+        return warned(shown_key(imported.key), imported)
 
     rows = (
         KeyOperation(

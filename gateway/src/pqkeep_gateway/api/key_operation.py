@@ -4,7 +4,7 @@ algorithm -> scopes -> policy -> quota -> other fields -> key service -> respons
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -42,7 +42,7 @@ from pqkeep_gateway.api.key_fields import (
     naming,
 )
 from pqkeep_gateway.http.body import STRICT_JSON
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Question
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Question, Warned
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import (
@@ -77,6 +77,7 @@ from pqkeep_protocol.messages import (
     Attribution,
     Idempotency,
     KeyPosition,
+    KeyResult,
     Keys,
     ListKeys,
     ListPublicKeys,
@@ -186,7 +187,7 @@ class KeyOperation:
     """Returns the use of a second key, from the keyring and algorithm of the first."""
     outcomes: frozenset[ErrorKind] = frozenset()
     """Refusals of the key service that ``response`` receives instead of a result."""
-    handler: Callable[[KeyCall], Awaitable[KeyResponse | Existing]] | None = None
+    handler: Callable[[KeyCall], Awaitable[KeyResponse | Warned]] | None = None
     """Replaces ``ask`` and ``response`` if one request is not enough."""
     name: str = field(kw_only=True)
     example: KeyResponse = field(kw_only=True)
@@ -390,18 +391,22 @@ class Steps:
         """Return the request of a call; the caller counts its operation."""
         return self.question(self.allow(call))
 
-    def respond(self, call: ApiCall, question: Question, outcome: object) -> Data | Existing:
+    def respond(
+        self, call: ApiCall, question: Question, outcome: object
+    ) -> Data | Existing | Warned:
         """Return the response for the key service's outcome. Raises ApiError."""
         row, request = self._row, question.request
         overwrite(request)
         if isinstance(outcome, KeyServiceError):
             if outcome.kind not in row.outcomes:
-                raise error_for(row.operation, outcome.kind, call.values) from None
+                raise error_for(row.operation, outcome, call.values) from None
             outcome = outcome.kind
         response = cast("ResponseTo", row.response)(call, request, outcome)
-        return response if row.target is not None else _named(response, call.values)
+        named = response if row.target is not None else _named(response, call.values)
+        notice = getattr(outcome, "notice", None)
+        return named if notice is None else Warned(named, notice)
 
-    async def handle(self, call: ApiCall) -> Data | Existing:
+    async def handle(self, call: ApiCall) -> Data | Existing | Warned:
         """Handle a call. A counted operation is counted before its request."""
         allowed = self.allow(call)
         if not allowed.grant.is_counted:
@@ -417,13 +422,17 @@ class Steps:
                 f"the monthly quota is used up; {CHANGE_PLAN}",
             ) from None
 
-    async def _work(self, allowed: KeyCall) -> Data | Existing:
+    async def _work(self, allowed: KeyCall) -> Data | Existing | Warned:
         row, values = self._row, allowed.call.values
         if row.handler is not None:
             try:
-                return _named(await row.handler(allowed), values)
+                response = await row.handler(allowed)
             except KeyServiceError as refusal:
-                raise error_for(row.operation, refusal.kind, values) from None
+                raise error_for(row.operation, refusal, values) from None
+            if isinstance(response, Warned):
+                named = _named(cast("KeyResponse", response.response), values)
+                return replace(response, response=named)
+            return _named(response, values)
         question = self.question(allowed)
         request = question.request
         require_campaign(request, await self._access.campaigns_of(request.tenant, [request]))
@@ -473,7 +482,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
     """Return the endpoint of a row."""
     steps = Steps(row, access)
 
-    async def handler(call: ApiCall) -> Data | Existing:
+    async def handler(call: ApiCall) -> Data | Existing | Warned:
         return await steps.handle(call)
 
     handler.__doc__ = (row.handler or row.ask).__doc__
@@ -502,6 +511,11 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         ask=steps.ask if is_pair else None,
         response=steps.respond if is_pair else None,
     )
+
+
+def warned(response: KeyResponse, result: KeyResult) -> KeyResponse | Warned:
+    """Return the response of a handler, with the notice of its result if there is one."""
+    return response if result.notice is None else Warned(response, result.notice)
 
 
 def _named(response: KeyResponse | Existing, values: Mapping[str, object]) -> Data | Existing:

@@ -508,7 +508,7 @@ class _Keyrings:
                 ErrorKind.KEYRING_EXISTS,
             )
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind, call.values) from None
+            raise error_for(request.operation, refusal, call.values) from None
         made = (await self._execute(call, request)).keyring
         await self._tell(call, made, 0)
         return _keyring(made)
@@ -632,7 +632,7 @@ class _Keyrings:
         try:
             return await self._ask(call, request)
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind, call.values) from None
+            raise error_for(request.operation, refusal, call.values) from None
 
 
 def _purposes_of(call: ApiCall, field: Field[tuple[KeyPurpose, ...]]) -> tuple[KeyPurpose, ...]:

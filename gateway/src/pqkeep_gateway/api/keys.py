@@ -26,8 +26,14 @@ from pqkeep_gateway.api.key_fields import (
     keyring_named,
     naming,
 )
-from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
+from pqkeep_gateway.api.key_operation import (
+    KeyAccess,
+    KeyCall,
+    KeyOperation,
+    endpoint,
+    warned,
+)
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Warned
 from pqkeep_gateway.http.field import (
     LIST_LIMIT,
     Field,
@@ -458,7 +464,7 @@ class _KeyManagement:
                 async for page in pages:
                     listed += page.keys
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind, call.values) from None
+            raise error_for(request.operation, refusal, call.values) from None
         alias = alias_in(call.values)
         found = Keys(
             keys=tuple(shown_key(key, alias) for key in listed),
@@ -483,7 +489,7 @@ class _KeyManagement:
         try:
             page = await self._access.keys.execute(request, attribution, call.tenant.placement)
         except KeyServiceError as refusal:
-            raise error_for(Operation.LIST_KEYS, refusal.kind, call.values) from None
+            raise error_for(Operation.LIST_KEYS, refusal, call.values) from None
         alias = alias_in(call.values)
         found = KeyUsages(
             usage=tuple(
@@ -501,20 +507,21 @@ class _KeyManagement:
         return naming(found, call.values)
 
 
-async def rotate(call: KeyCall) -> RotatedKey:
+async def rotate(call: KeyCall) -> KeyResponse | Warned:
     """Replace the active key with a new one."""
     await call.rehearse(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
     rotated = await call.execute(
         RotateKey(tenant=call.tenant, algorithm=call.algorithm, idempotency=call.idempotency)
     )
     public_key, fingerprint = _public_part(rotated.key)
-    return RotatedKey(
+    response = RotatedKey(
         public_key=public_key,
         fingerprint=fingerprint,
         key_version=rotated.key.version,
         algorithm=rotated.key.algorithm,
         old_key_version=rotated.old_version,
     )
+    return warned(response, rotated)
 
 
 def _of_version(call: KeyCall, request: type[V]) -> V:

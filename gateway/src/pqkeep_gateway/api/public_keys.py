@@ -160,7 +160,7 @@ class _KeySets:
                         if key.allows(Operation.VERIFY)
                     ]
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind, call.values) from None
+            raise error_for(request.operation, refusal, call.values) from None
         return Document(JWK_SET, msgspec.json.encode(JwkSet(keys=tuple(found))))
 
 

@@ -37,7 +37,7 @@ from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
-from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion
 from pqkeep_protocol.messages import CiphertextFormat, RedactedRepr, ReEncrypt, Target
 
@@ -216,7 +216,7 @@ def re_encrypted(
     """Return the result. An unreadable source gets the error of decrypt or unwrap."""
     if isinstance(outcome, ErrorKind):
         reading = Operation.UNWRAP if request.is_wrapped_key else Operation.DECRYPT
-        raise error_for(reading, outcome, call.values)
+        raise error_for(reading, KeyServiceError(outcome), call.values)
     target = request.target
     response = ReEncrypted(
         key_version=outcome.version,

@@ -24,6 +24,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keys import KeyringName
 from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr, Request
+from pqkeep_protocol.rules import RuleNotice
 
 T = TypeVar("T")
 
@@ -74,8 +75,20 @@ class WithCookies:
     cookies: tuple[str, ...] = field(repr=False)
 
 
-Response = Data | JsonLines | Document | WithCookies | Existing
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A response, and the rule that will end such operations: its dates are headers."""
+
+    response: Data | Document | Existing
+    notice: RuleNotice
+
+
+Response = Data | JsonLines | Document | WithCookies | Existing | Warned
 """The result types of handlers."""
+
+
+Outcome = Data | Warned | ApiError
+"""The outcome of one item of a batch."""
 
 
 class SignedBody(RedactedRepr, Struct, frozen=True):
@@ -212,8 +225,8 @@ class Endpoint:
 
     items: Field[Sequence[object]] | None = None
     """The field whose elements each count as one request."""
-    outcomes: Callable[[ApiCall], Awaitable[Sequence[Data | ApiError]]] | None = None
-    """For an endpoint with items: handles a call, and returns each item's data or error."""
+    outcomes: Callable[[ApiCall], Awaitable[Sequence["Outcome"]]] | None = None
+    """For an endpoint with items: handles a call, and returns each item's outcome."""
     ask: Callable[[ApiCall], Question | None] | None = None
     """Returns the single request to the key service, without waiting. None: await the handler,
     because something else must happen first. Raises ApiError, FieldError and errors of the error

@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from email.utils import format_datetime
 from http import HTTPStatus
 from secrets import token_hex
 from typing import NamedTuple
@@ -21,14 +22,18 @@ from pqkeep_gateway.http.endpoint import (
     Document,
     Existing,
     JsonLines,
+    Warned,
     WithCookies,
 )
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, not_found
+from pqkeep_protocol.rules import RuleNotice
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 MAX_REQUEST_ID = 128
+RULES = "/api/v1/rules/algorithms"
+"""The path of a tenant's rules, for links."""
 _VARIANTS = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
 """The variant digit of a UUID (RFC 9562), by a random digit."""
 _MADE_AT_ONCE = 64
@@ -93,7 +98,7 @@ def new_request_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-Whole = Data | Document | Existing | WithCookies
+Whole = Data | Document | Existing | WithCookies | Warned
 """Responses that are complete before they are sent."""
 
 
@@ -122,6 +127,9 @@ def response_of(
         case Existing(data=data):
             status = HTTPStatus.OK
             body = envelope.success(data, request_id)
+        case Warned(response=warned, notice=notice):
+            whole = response_of(status, warned, request_id, usage)
+            return whole._replace(lines=whole.lines + _notice_lines(notice))
         case WithCookies(data=data, cookies=values):
             cookies = lines_of([(b"set-cookie", value.encode()) for value in values])
             body = envelope.success(data, request_id)
@@ -185,6 +193,18 @@ async def send_redirect(send: Send, location: str, cookies: Sequence[str], reque
 async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """Respond 404 to any path: an ASGI application."""
     await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
+
+
+def _notice_lines(notice: RuleNotice) -> bytes:
+    """Return the headers of RFC 9745 and RFC 8594, and a link to the rule."""
+    link = f'<{RULES}/{notice.rule}>; rel="deprecation"; type="{JSON}"'
+    headers = [
+        (b"deprecation", b"@%d" % notice.deprecation.timestamp()),
+        (b"link", link.encode("ascii")),
+    ]
+    if notice.sunset is not None:
+        headers.append((b"sunset", format_datetime(notice.sunset, usegmt=True).encode("ascii")))
+    return lines_of(headers)
 
 
 def _usage_lines(usage: Usage) -> bytes:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar, cast
 
-from pqkeep_gateway.http.endpoint import MAX_BODY, ApiCall, Document
+from pqkeep_gateway.http.endpoint import MAX_BODY, ApiCall, Document, Outcome, Warned
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import Field, FieldError, InvalidValueError
 from pqkeep_gateway.transit.fields import integer
 from pqkeep_gateway.transit.key_types import KeyType
 from pqkeep_gateway.transit.operations import Operations
-from pqkeep_gateway.transit.responses import MESSAGES, TransitError, success
+from pqkeep_gateway.transit.responses import MESSAGES, TransitError, noticed
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import MAX_KEY_VERSION
+from pqkeep_protocol.rules import RuleNotice
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Data)
@@ -127,9 +128,9 @@ async def items_of(operations: Operations, call: ApiCall) -> Sequence[Reader]:
 
 async def respond(
     operations: Operations, call: ApiCall, task: Task, key_type: KeyType, items: Sequence[Reader]
-) -> Document:
+) -> Document | Warned:
     """Do a task with all items, and return the response. Raises ApiError."""
-    outcomes: list[Data | ApiError | None] = []
+    outcomes: list[Outcome | None] = []
     asked: list[Mapping[str, object]] = []
     for item in items:
         try:
@@ -141,16 +142,27 @@ async def respond(
         else:
             outcomes.append(None)
     done = iter(await operations.run_items(task.operation, call, key_type, asked) if asked else ())
-    results = [next(done) if outcome is None else outcome for outcome in outcomes]
+    done_items = [next(done) if outcome is None else outcome for outcome in outcomes]
+    notices = [outcome.notice for outcome in done_items if isinstance(outcome, Warned)]
+    results = [_unwrapped(outcome) for outcome in done_items]
     if call[BATCH_INPUT] is None:
         [only] = results
         if isinstance(only, ApiError):
             raise told(only, task.words)
-        return success(call, task.result(only))
-    return _batch_response(call, task, results)
+        return noticed(call, task.result(only), notices)
+    return _batch_response(call, task, results, notices)
 
 
-def _batch_response(call: ApiCall, task: Task, results: Sequence[Data | ApiError]) -> Document:
+def _unwrapped(outcome: Outcome) -> Data | ApiError:
+    return cast("Data", outcome.response) if isinstance(outcome, Warned) else outcome
+
+
+def _batch_response(
+    call: ApiCall,
+    task: Task,
+    results: Sequence[Data | ApiError],
+    notices: Sequence[RuleNotice],
+) -> Document | Warned:
     references = [str(item.get(REFERENCE) or "") for item in call[BATCH_INPUT] or ()]
     shown = [
         {**task.failed, "error": _message(result, task.words), REFERENCE: reference}
@@ -163,7 +175,7 @@ def _batch_response(call: ApiCall, task: Task, results: Sequence[Data | ApiError
     if task.tells_failures and failures:
         chosen = call[PARTIAL_FAILURE]
         status = HTTPStatus.BAD_REQUEST if failures == len(results) or not chosen else chosen
-    return success(call, {"batch_results": shown}, status=status)
+    return noticed(call, {"batch_results": shown}, notices, status=status)
 
 
 def told(error: ApiError, words: Words) -> ApiError:

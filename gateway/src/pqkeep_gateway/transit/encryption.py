@@ -6,7 +6,7 @@ from typing import Any
 from pqkeep_gateway.api.kem import DataKey, Decrypted, Encrypted
 from pqkeep_gateway.api.key_fields import MAX_CIPHERTEXT, MAX_PLAINTEXT
 from pqkeep_gateway.api.re_encryption import ReEncrypted
-from pqkeep_gateway.http.endpoint import ApiCall, Document
+from pqkeep_gateway.http.endpoint import ApiCall, Document, Warned
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import Field, FieldError
 from pqkeep_gateway.http.text import base64_size
@@ -85,7 +85,7 @@ class TransitEncryption:
         self._operations = operations
         self._keys = keys
 
-    async def encrypt(self, call: ApiCall) -> Document:
+    async def encrypt(self, call: ApiCall) -> Document | Warned:
         """Encrypt plaintexts. A key that does not exist is created, if the caller may do that."""
         check_status(call)
         if call[CONVERGENT]:
@@ -102,7 +102,7 @@ class TransitEncryption:
         task = Task("encrypt", _to_encrypt, _encrypted, _WRITING, tells_failures=True)
         return await respond(self._operations, call, task, key_type, items)
 
-    async def decrypt(self, call: ApiCall) -> Document:
+    async def decrypt(self, call: ApiCall) -> Document | Warned:
         """Decrypt ciphertexts of encrypt."""
         check_status(call)
         items = await items_of(self._operations, call)
@@ -112,7 +112,7 @@ class TransitEncryption:
         task = Task("decrypt", _to_decrypt, _decrypted, _READING, failed, tells_failures=True)
         return await respond(self._operations, call, task, key_type, items)
 
-    async def rewrap(self, call: ApiCall) -> Document:
+    async def rewrap(self, call: ApiCall) -> Document | Warned:
         """Encrypt the content of ciphertexts again, with the key's latest version."""
         items = await items_of(self._operations, call)
         _contexts(call, items)
@@ -121,7 +121,7 @@ class TransitEncryption:
         task = Task("re_encrypt", _to_rewrap, _rewrapped, words)
         return await respond(self._operations, call, task, key_type, items)
 
-    async def data_key(self, call: ApiCall) -> Document:
+    async def data_key(self, call: ApiCall) -> Document | Warned:
         """Make a data key, and return it encrypted, and in the clear if the path says so."""
         key_type = await self._type(call, Operation.GENERATE_DATA_KEY, "encryption")
         if call[KIND] not in {"plaintext", "wrapped"}:
@@ -149,7 +149,7 @@ class TransitEncryption:
             raise TransitError(NO_KEY, is_recorded=True)
         if not any(_can_be_encrypted(item, wanted) for item in items):
             return wanted
-        return await self._keys.ensure(call, wanted)
+        return (await self._keys.ensure(call, wanted)).key_type
 
 
 def _require_encryption(key_type: KeyType, what: str = "encryption") -> None:

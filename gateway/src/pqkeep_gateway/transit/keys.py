@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pqkeep_gateway.api.keyrings import MAX_ON_PAGE, TRANSIT_TYPES, Keyring, Keyrings
 from pqkeep_gateway.api.keys import Key, Keys
-from pqkeep_gateway.http.endpoint import ApiCall, Document
+from pqkeep_gateway.http.endpoint import ApiCall, Document, Warned
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import Field, decode_base64
 from pqkeep_gateway.transit.fields import (
@@ -24,6 +24,7 @@ from pqkeep_gateway.transit.responses import (
     TransitError,
     no_content,
     not_found,
+    noticed,
     success,
     unsupported,
 )
@@ -31,6 +32,7 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyStatus
 from pqkeep_protocol.public_keys import to_pem
+from pqkeep_protocol.rules import RuleNotice
 
 _TYPE = text("type")
 _PARAMETER_SET = text("parameter_set")
@@ -92,6 +94,14 @@ _NEVER: Sequence[tuple[Field[bool | None], str]] = (
 _NO_SUCH_KEY = "no existing key of this name could be found"
 
 
+class Ensured(NamedTuple):
+    """A key that exists."""
+
+    key_type: KeyType
+    notices: Sequence[RuleNotice]
+    """The rule that will end the creation of such keys, if it was created."""
+
+
 class TransitKeys:
     """The handlers of transit/keys."""
 
@@ -99,14 +109,14 @@ class TransitKeys:
         """Take the operations of the API."""
         self._operations = operations
 
-    async def create(self, call: ApiCall) -> Document:
+    async def create(self, call: ApiCall) -> Document | Warned:
         """Create a key of a type. A repetition changes nothing."""
         _refuse_never(call)
         stored = stored_type(
             call[_TYPE], call[_PARAMETER_SET], call[_KEY_SIZE], (call[_HYBRID[0]], call[_HYBRID[1]])
         )
         wanted = KeyType(stored, derived=bool(call[_DERIVED]))
-        key_type = await self.ensure(call, wanted, _days(call[_AUTO_ROTATE_PERIOD]))
+        key_type, notices = await self.ensure(call, wanted, _days(call[_AUTO_ROTATE_PERIOD]))
         if (call[_TYPE] and key_type.stored != wanted.stored) or (
             call[_DERIVED] is not None and key_type.derived != wanted.derived
         ):
@@ -115,12 +125,12 @@ class TransitKeys:
                 f"this key already exists with type {key_type.stored}{derived}; a key's type cannot"
                 " be changed: use another name"
             )
-        return await self._shown(call)
+        return await self._shown(call, notices)
 
     async def ensure(
         self, call: ApiCall, wanted: KeyType, rotation_days: int | None = None
-    ) -> KeyType:
-        """Create the call's key unless it exists; return its type. Raises ApiError."""
+    ) -> Ensured:
+        """Create the call's key unless it exists. Raises ApiError."""
         if wanted.derived and wanted.algorithm is not Algorithm.XAES_256_GCM:
             raise TransitError(f"derived is not offered for type {wanted.name}; use aes256-gcm96")
         name = call[NAME]
@@ -140,19 +150,22 @@ class TransitKeys:
                 raise
             self._operations.forget_type(call)
             wanted = await self._operations.key_type(call, Operation.CREATE_KEYRING)
-        await self._operations.run(
+        _, notices = await self._operations.run_warned(
             "generate_key",
             call,
             {"algorithm": wanted.algorithm.value, "keyring": name, "if_absent": True},
         )
-        return wanted
+        return Ensured(wanted, notices)
 
-    async def read(self, call: ApiCall) -> Document:
+    async def read(self, call: ApiCall) -> Document | Warned:
         """Return a key's settings and versions; 404 without a message if there is no such key."""
-        keyring = await self._keyring(call)
-        return success(call, _data(keyring, await self._versions(call, keyring)))
+        return await self._read(call, ())
 
-    async def configure(self, call: ApiCall) -> Document:
+    async def _read(self, call: ApiCall, notices: Sequence[RuleNotice]) -> Document | Warned:
+        keyring = await self._keyring(call)
+        return noticed(call, _data(keyring, await self._versions(call, keyring)), notices)
+
+    async def configure(self, call: ApiCall) -> Document | Warned:
         """Change the settings that are sent."""
         _refuse_never(call)
         try:
@@ -175,16 +188,16 @@ class TransitKeys:
         )
         return await self._shown(call)
 
-    async def rotate(self, call: ApiCall) -> Document:
+    async def rotate(self, call: ApiCall) -> Document | Warned:
         """Replace the active version with a new one."""
         try:
             key_type = await self._operations.key_type(call, Operation.ROTATE_KEY)
-            await self._operations.run(
+            _, notices = await self._operations.run_warned(
                 "rotate_key", call, {"algorithm": key_type.algorithm.value, "keyring": call[NAME]}
             )
         except ApiError as error:
             raise _told(error, "key not found") from None
-        return await self._shown(call)
+        return await self._shown(call, notices)
 
     async def delete(self, call: ApiCall) -> Document:
         """Delete a key softly: its private keys are destroyed after the delay."""
@@ -207,7 +220,7 @@ class TransitKeys:
         await self.delete(call)
         return success(call, {**data, "soft_deleted": True})
 
-    async def restore(self, call: ApiCall) -> Document:
+    async def restore(self, call: ApiCall) -> Document | Warned:
         """Restore a deleted key, until its private keys are destroyed."""
         try:
             await self._operations.run("restore_keyring", call, {"name": call[NAME]})
@@ -256,13 +269,13 @@ class TransitKeys:
                 f" {chosen} must be greater than or equal to min decryption version of {least}"
             )
 
-    async def _shown(self, call: ApiCall) -> Document:
+    async def _shown(self, call: ApiCall, notices: Sequence[RuleNotice] = ()) -> Document | Warned:
         """Return a changed key, if the caller may see it."""
         scopes, name = call.principal.scopes, call[NAME]
         needed = (Operation.GET_KEYRING, Operation.LIST_KEYS)
         if scopes is not None and not all(scopes.allow(each, name, None) for each in needed):
             return no_content()
-        return await self.read(call)
+        return await self._read(call, notices)
 
     async def _keyring(self, call: ApiCall) -> Keyring:
         """Return the call's keyring. Raises ApiError."""

@@ -16,8 +16,7 @@ from pqkeep_gateway.access.callers import PERMISSION_OF, may
 from pqkeep_gateway.access.scopes import algorithms_in_scope
 from pqkeep_gateway.api.errors import key_service_error
 from pqkeep_gateway.api.keyrings import TRANSIT_TYPES
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
-from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Outcome, Warned
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.shards import TenantKeyService
@@ -28,6 +27,7 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyringName, TenantId
 from pqkeep_protocol.messages import MAX_ITEMS, GetKeyring
+from pqkeep_protocol.rules import RuleNotice
 
 POLICY = "transit-key-type"
 """The policy in the record of a look-up that the gateway makes for a caller."""
@@ -67,6 +67,12 @@ class Operations:
 
         A refusal is recorded as one of that operation. Raises ApiError.
         """
+        return (await self.run_warned(name, call, values))[0]
+
+    async def run_warned(
+        self, name: str, call: ApiCall, values: Mapping[str, object]
+    ) -> tuple[Any, Sequence[RuleNotice]]:
+        """Return what ``run`` returns, and the rule that will end the operation, if any."""
         endpoint = self._endpoints[name]
         inner = structs.replace(call, values=values)
         try:
@@ -75,7 +81,10 @@ class Operations:
             response = await self._pipeline.handle(endpoint, inner)
         except Exception as raised:  # noqa: BLE001 - the error table knows all
             raise await self._error(raised, endpoint, call, values) from None
-        return response.data if isinstance(response, Existing) else response
+        notices: tuple[RuleNotice, ...] = ()
+        if isinstance(response, Warned):
+            notices, response = (response.notice,), response.response
+        return (response.data if isinstance(response, Existing) else response), notices
 
     async def _error(
         self, raised: Exception, endpoint: Endpoint, call: ApiCall, values: Mapping[str, object]
@@ -89,8 +98,8 @@ class Operations:
 
     async def run_items(
         self, name: str, call: ApiCall, key_type: KeyType, items: Sequence[Mapping[str, object]]
-    ) -> Sequence[Data | ApiError]:
-        """Run an operation with the call's key for each item; return their data or errors.
+    ) -> Sequence[Outcome]:
+        """Run an operation with the call's key for each item; return their outcomes.
 
         ``name``: that of the endpoint for one item. The quota counts each item once; the caller
         counts them against the rate limit. Raises ApiError.
@@ -98,7 +107,7 @@ class Operations:
         endpoint = self._endpoints[f"{name}_batch"]
         if endpoint.outcomes is None:
             raise LookupError(name)
-        outcomes: list[Data | ApiError] = []
+        outcomes: list[Outcome] = []
         values: Mapping[str, object] = {}
         try:
             self._pipeline.check_access(endpoint, call.principal, _BY_API_KEY)

@@ -7,10 +7,11 @@ import msgspec
 
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import responses
-from pqkeep_gateway.http.endpoint import JSON, ApiCall, Document
+from pqkeep_gateway.http.endpoint import JSON, ApiCall, Document, Warned
 from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.responses import WholeResponse
 from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.rules import RuleNotice, urgency
 
 _ENCODER = msgspec.json.Encoder()
 DENIED = "permission denied"
@@ -79,6 +80,29 @@ def success(
         },
         status,
     )
+
+
+def noticed(
+    call: ApiCall,
+    data: Mapping[str, object],
+    notices: Sequence[RuleNotice],
+    *,
+    status: int = HTTPStatus.OK,
+) -> Document | Warned:
+    """Return a successful response with a warning for each rule that ends the operation."""
+    if not notices:
+        return success(call, data, status=status)
+    warnings = list(dict.fromkeys(map(_warning, notices)))
+    response = success(call, data, warnings=warnings, status=status)
+    return Warned(response, min(notices, key=urgency))
+
+
+def _warning(notice: RuleNotice) -> str:
+    instead = "" if notice.successor is None else f"; use a key of {notice.successor}"
+    if notice.sunset is None:
+        return f"the rule {notice.rule} ends this algorithm{instead}"
+    at = f"{notice.sunset:%Y-%m-%dT%H:%M:%SZ}"
+    return f"the rule {notice.rule} denies this from {at} on{instead}"
 
 
 def document(body: Mapping[str, object], status: int = HTTPStatus.OK) -> Document:

@@ -8,7 +8,7 @@ from typing import Any
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
-from pqkeep_gateway.http.endpoint import ApiCall, Document, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Document, Endpoint, Warned
 from pqkeep_gateway.http.field import Field
 from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.road import Face
@@ -44,7 +44,7 @@ class Row:
     path: str
     operation: str
     """The name of the API's endpoint: it has the permission, and the scopes name it."""
-    handler: Callable[[ApiCall], Awaitable[Document]]
+    handler: Callable[[ApiCall], Awaitable[Document | Warned]]
     fields: tuple[Field[Any], ...] = ()
     """The fields of the body or query."""
     is_public: bool = False
@@ -129,7 +129,7 @@ def rows(
 def _with_algorithm(
     path: str,
     operation: str,
-    handler: Callable[[ApiCall], Awaitable[Document]],
+    handler: Callable[[ApiCall], Awaitable[Document | Warned]],
     fields: tuple[Field[Any], ...],
 ) -> tuple[Row, Row]:
     """Return the rows of a path, which can end with the name of a hash function."""
@@ -153,7 +153,7 @@ def face(
     def endpoint(row: Row) -> Endpoint:
         base = operations[row.operation]
 
-        async def handler(call: ApiCall) -> Document:
+        async def handler(call: ApiCall) -> Document | Warned:
             await check_head(call)
             return await row.handler(call)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pqkeep_gateway.api.key_fields import MAX_MAC, MAX_MESSAGE, MAX_SIGNATURE
 from pqkeep_gateway.api.mac import ComputedMac
-from pqkeep_gateway.http.endpoint import ApiCall, Document
+from pqkeep_gateway.http.endpoint import ApiCall, Document, Warned
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import Field
 from pqkeep_gateway.http.text import base64_size
@@ -80,7 +80,7 @@ class TransitSigning:
         """Take the operations of the API."""
         self._operations = operations
 
-    async def sign(self, call: ApiCall) -> Document:
+    async def sign(self, call: ApiCall) -> Document | Warned:
         """Sign inputs, or the digests that they are if the request says prehashed."""
         items = await items_of(self._operations, call)
         hash_algorithm = _hash_of(call)
@@ -98,7 +98,7 @@ class TransitSigning:
         task = Task(name, prepare, _signature, _SIGNING, {"key_version": 0})
         return await respond(self._operations, call, task, key_type, items)
 
-    async def verify(self, call: ApiCall) -> Document:
+    async def verify(self, call: ApiCall) -> Document | Warned:
         """Verify signatures, or MACs of HMAC keys. An invalid one is a result, not an error."""
         items = await items_of(self._operations, call)
         fields = (_SIGNATURE, _HMAC, _CMAC)
@@ -118,7 +118,7 @@ class TransitSigning:
             return await self._verify_mac(call, items)
         return await self._verify_signature(call, items)
 
-    async def _verify_signature(self, call: ApiCall, items: Sequence[Reader]) -> Document:
+    async def _verify_signature(self, call: ApiCall, items: Sequence[Reader]) -> Document | Warned:
         hash_algorithm = _hash_of(call)
         operation = Operation.VERIFY_HASH if hash_algorithm else Operation.VERIFY
         key_type = await self._type(call, operation, "signature verification key not found")
@@ -135,7 +135,7 @@ class TransitSigning:
         task = Task(name, prepare, _validity, _reading("signature"), {"valid": False})
         return await respond(self._operations, call, task, key_type, items)
 
-    async def _verify_mac(self, call: ApiCall, items: Sequence[Reader]) -> Document:
+    async def _verify_mac(self, call: ApiCall, items: Sequence[Reader]) -> Document | Warned:
         key_type = await self._mac_type(call, Operation.VERIFY_MAC)
 
         def prepare(item: Reader, _: KeyType) -> Mapping[str, object]:
@@ -145,7 +145,7 @@ class TransitSigning:
         task = Task("verify_mac", prepare, _validity, _reading("HMAC"), {"valid": False})
         return await respond(self._operations, call, task, key_type, items)
 
-    async def hmac(self, call: ApiCall) -> Document:
+    async def hmac(self, call: ApiCall) -> Document | Warned:
         """Compute MACs of inputs."""
         items = await items_of(self._operations, call)
         key_type = await self._mac_type(call, Operation.COMPUTE_MAC)
