@@ -21,7 +21,7 @@ from uuid import uuid4
 import httpx2
 
 from pqkeep._call import Call
-from pqkeep._response import InMemory, ResponseReader, Saved
+from pqkeep._response import InMemory, ResponseReader, Saved, warn_of_rule
 from pqkeep._settings import Settings, other_trust
 from pqkeep.errors import (
     RETRIED,
@@ -128,6 +128,8 @@ class Exchange(Generic[R]):
 
     def reader(self, response: httpx2.Response) -> ResponseReader[R]:
         """Return a receiver of the response. Raises MalformedResponseError."""
+        if "Deprecation" in response.headers:
+            warn_of_rule(response.headers)
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
             raise self._badly_encoded()
         if self._call.destination is not None and response.is_success:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overlo
 from pqkeep._call import Call
 from pqkeep._data import Data
 from pqkeep._operation import Operation, Resource
+from pqkeep._response import warn_of_rule_in
 from pqkeep._transport import Transport
 from pqkeep.errors import OF_ITEMS, MalformedResponseError, PqkeepError
 
@@ -107,6 +108,8 @@ def _batch(items: Sequence[tuple[Call[R], bytes]]) -> Call[Sequence[R | PqkeepEr
 
 
 def _result(call: Call[R], result: Data) -> R | PqkeepError:
+    if result.has("warning"):
+        warn_of_rule_in(result.nested("warning"))
     if not result.has("error"):
         return call.result(result.nested("data"))
     error = result.nested("error")

@@ -4,19 +4,31 @@ An ordinary response stays in memory. JSON lines go to a file, which gets its na
 shows that it is complete.
 """
 
+import logging
 import math
+import re
+import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Generic, Self, TypeVar
 
 import httpx2
 
 from pqkeep._call import ResponseForm
 from pqkeep._data import Data, json_object, strict_json
-from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedResponseError, PqkeepError
+from pqkeep.errors import (
+    BY_CODE,
+    BY_STATUS,
+    RETRIED,
+    MalformedResponseError,
+    PqkeepError,
+    RuleWarning,
+)
 from pqkeep.new_files import new_file
 
 R = TypeVar("R")
@@ -230,6 +242,55 @@ def _seconds(headers: httpx2.Headers) -> int | None:
     begins = _time_in(headers.get("Date", ""))
     seconds = math.ceil(ends - (time.time() if begins is None else begins))
     return min(max(seconds, 0), _LONGEST_WAIT)
+
+
+_LINK = re.compile(
+    r'</api/v1/rules/algorithms/([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})>; rel="deprecation"'
+)
+_MOST_RULES = 1000
+"""The most rules that a process warns of. So a hostile service cannot fill its memory."""
+_warned: set[str] = set()
+
+
+def warn_of_rule(headers: httpx2.Headers) -> None:
+    """Warn of the rule that the headers of a response name, once in a process."""
+    link = _LINK.search(headers.get("Link", ""))
+    if link is not None and "Deprecation" in headers:
+        since = headers["Deprecation"].removeprefix("@")
+        deprecation = _instant(float(since)) if since.isdigit() else None
+        sunset = _time_in(headers.get("Sunset", ""))
+        _warn(link[1], deprecation, None if sunset is None else _instant(sunset))
+
+
+def warn_of_rule_in(warning: Data) -> None:
+    """Warn of the rule that an item of a batch names, once in a process."""
+    rule = warning.text("rule")
+    _warn(rule, warning.time_or_none("deprecation"), warning.time_or_none("sunset"))
+
+
+def _warn(rule: str, deprecation: datetime | None, sunset: datetime | None) -> None:
+    if rule in _warned or len(_warned) >= _MOST_RULES:
+        return
+    _warned.add(rule)
+    warning = RuleWarning(rule, deprecation, sunset)
+    logging.getLogger("pqkeep").warning("%s", warning)
+    warnings.warn(warning, stacklevel=_caller_level())
+
+
+def _instant(seconds: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _caller_level() -> int:
+    """Return the stack level, for the caller's ``warnings.warn``, of the first frame outside."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as inspect does it
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "pqkeep":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _time_in(header: str) -> float | None:

@@ -35,6 +35,7 @@ Errors marked as retried are raised when all retries have failed.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 
 
 def how_to_install(extra: str) -> str:
@@ -76,6 +77,24 @@ class PqkeepError(Exception):
         request = f"request {self.request_id}" if self.request_id else ""
         details = ", ".join(filter(None, (code, self.field, request)))
         return f"{self.message} ({details})" if details else self.message
+
+
+class RuleWarning(DeprecationWarning):
+    """A rule of the tenant will end an operation, which the service still did.
+
+    Each rule is warned of once in a process, and logged once by the logger ``pqkeep``.
+    """
+
+    def __init__(self, rule: str, deprecation: datetime | None, sunset: datetime | None) -> None:
+        """Take the rule's name, from when it warns, and from when it denies; None: never."""
+        ends = "ends" if sunset is None else f"denies from {sunset:%Y-%m-%dT%H:%M:%SZ} on"
+        super().__init__(
+            f"the rule {rule} {ends} an algorithm that this program uses for new data or keys; the"
+            f" command pqkeep rules show {rule} names its successor"
+        )
+        self.rule = rule
+        self.deprecation = deprecation
+        self.sunset = sunset
 
 
 class ConfigurationError(PqkeepError):

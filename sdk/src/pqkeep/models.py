@@ -210,6 +210,65 @@ class Keyring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleException:
+    """An API key for which a rule only warns until a time."""
+
+    api_key: int
+    """The API key's version."""
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmRule:
+    """A rule: it ends algorithms for new data and new keys. Reading goes on."""
+
+    name: str
+    algorithms: tuple[str, ...]
+    """The algorithms that the rule ends."""
+    keyrings: tuple[str, ...]
+    """Names of keyrings, and prefixes of names followed by ``*``."""
+    uses: tuple[str, ...]
+    """What the rule ends."""
+    successor: str | None
+    """The algorithm to use instead, if there is one."""
+    warn_from: datetime | None
+    """From when responses warn. None means never."""
+    deny_from: datetime | None
+    """From when requests are denied. None means never."""
+    exceptions: tuple[RuleException, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmRules:
+    """All rules of a tenant, by name."""
+
+    rules: tuple[AlgorithmRule, ...]
+    revision: int
+    """Counts the changes. The record of a change has it as ``keyring_revision``."""
+    sha256: str
+    """SHA-256 of the rules. The record of the newest change has it as ``public_key_sha256``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRule:
+    """A rule of a profile, which has no dates yet."""
+
+    name: str
+    algorithms: tuple[str, ...]
+    """The algorithms that the rule ends."""
+    successor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleProfile:
+    """A set of rules that can be put by name."""
+
+    name: str
+    description: str
+    rules: tuple[ProfileRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
     """A public key in one format."""
 

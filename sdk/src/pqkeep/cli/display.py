@@ -107,6 +107,8 @@ def _cell(value: Any) -> str:
             return "yes" if value else "no"
         case datetime():
             return _time(value, "seconds")
+        case tuple() | list():
+            return ", ".join(map(_cell, value))
         case _:
             return printable(str(as_json(value)))
 

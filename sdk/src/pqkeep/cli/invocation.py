@@ -1,6 +1,8 @@
 """The options of every command: the service, the credential, and the form of results."""
 
+import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -66,7 +68,11 @@ class Invocation:
         return self.output is Output.JSON
 
     def connect(self, *, retries: int = RETRIES) -> "Client":
-        """Return a client. Raises ConfigurationError, and OSError for the API key's file."""
+        """Return a client. Raises ConfigurationError, and OSError for the API key's file.
+
+        Its warnings of rules are notes.
+        """
+        logging.getLogger("pqkeep").addHandler(_Notes(self.note))
         return pqkeep.Client(
             self.url,
             self.api_key(),
@@ -93,6 +99,18 @@ class Invocation:
         """Write a note for people to standard error."""
         if not self.quiet:
             typer.echo(printable(text), err=True)
+
+
+class _Notes(logging.Handler):
+    """Writes log lines as notes."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a note."""
+        self._note(f"pqkeep: {record.getMessage()}")
 
 
 def _say_waiting(url: str, seconds: float) -> None:
