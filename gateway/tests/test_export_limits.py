@@ -20,7 +20,9 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     AuditKeys,
     Checkpoint,
+    Checkpoints,
     ListAuditKeys,
+    ListCheckpoints,
     ListRecords,
     NewCheckpoint,
     Proofs,
@@ -93,6 +95,8 @@ class EmptyLog:
                 return AuditKeys(log_id=UUID(int=1), keys=())
             case ListRecords():
                 return Records(lines=(), next=None)
+            case ListCheckpoints():
+                return Checkpoints(checkpoints=())
             case _:
                 return Proofs(proofs=())
 

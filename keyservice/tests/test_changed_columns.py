@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from tests.sampling import later, step
 
 from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.worker_processes import WorkerSettings
@@ -24,6 +25,7 @@ from pqkeep_keyservice.storage import schema as keys
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit import Cosignature
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose
 from pqkeep_protocol.keys import DEFAULT_SHARD, KeyVersion, TenantId
@@ -112,6 +114,10 @@ NOT_AUTHENTICATED = {
     "service_epoch.backend_pid": "likewise",
     "service_epoch.backend_start_us": "likewise",
     "service_epoch.held_until_us": "likewise",
+    "audit_cosignatures.witness": "a cosignature counts after its verification by an auditor",
+    "audit_cosignatures.size": "likewise",
+    "audit_cosignatures.origin": "likewise",
+    "audit_cosignatures.signature": "likewise",
     "audit_log.counted_until": "how far uses and operations are counted",
     "key_usage.tenant_id": "uses are counted from the log, and only shown",
     "key_usage.keyring": "likewise",
@@ -230,6 +236,8 @@ class Probe:
             event = fill._replace(event_id=str(uuid4()), happened_at_us=1)
             await parts.store.commit([(fill, None)] * RECORDS + [(event, None)])
             await parts.store.database.write(_add_bundle)
+            cosignature = Cosignature("witness.example/w1", "pqkeep.example/audit", bytes(76))
+            await parts.store.database.write(checkpoints.add_cosignature, 1, cosignature)
             for algorithm in (Algorithm.SLH_DSA_SHA2_128S, Algorithm.ML_DSA_65):
                 await parts.checkpoint_signer.sign(algorithm)
         self._uses = [

@@ -119,7 +119,7 @@ def log(service: InProcessService, attribution: Attribution) -> Log:
 def test_the_vector() -> None:
     """The derived key, its name, its id and its signature equal the vector's."""
     key = derive_note_key(Secret(bytes.fromhex(VECTOR["checkpoint_key_seed"])))
-    name = signed_notes.origin(UUID(VECTOR["log_id"]))
+    name = signed_notes.origin(UUID(VECTOR["log_id"]), None)
     assert name == VECTOR["origin"]
     assert signed_notes.verifier_key(name, key.public_bytes()) == VECTOR["vkey"]
     root = b64decode(VECTOR["root"])

@@ -15,7 +15,9 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     AuditKeys,
     Checkpoint,
+    Checkpoints,
     ListAuditKeys,
+    ListCheckpoints,
     ListRecords,
     NewCheckpoint,
     Proof,
@@ -52,7 +54,7 @@ LINE = (
 def _log(last: Callable[[Call], ToGateway | bytes | None]) -> Reply:
     """Act like a log until two pages of proofs were sent."""
 
-    def reply(call: Call) -> ToGateway | bytes | None:
+    def reply(call: Call) -> ToGateway | bytes | None:  # noqa: PLR0911 - one for each request
         match call.request:
             case SignCheckpoint():
                 return Answer(call.id, NewCheckpoint(checkpoint=CHECKPOINT))
@@ -62,6 +64,8 @@ def _log(last: Callable[[Call], ToGateway | bytes | None]) -> Reply:
                 return Answer(call.id, AuditKeys(log_id=LOG_ID, keys=()))
             case ListRecords():
                 return Answer(call.id, Records(lines=(), next=None))
+            case ListCheckpoints():
+                return Answer(call.id, Checkpoints(checkpoints=()))
             case ProveRecords(after=after, limit=limit) if after < 2 * limit:
                 ids = range(after + 1, after + 1 + limit)
                 proofs = tuple(Proof(LINE.format(n).encode(), ()) for n in ids)

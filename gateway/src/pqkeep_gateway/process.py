@@ -288,6 +288,7 @@ async def serve(
         gateway.deletions,
         gateway.mail_delivery,
         *gateway.audit_streams.values(),
+        *gateway.witness_carriers,
     )
     _begin(
         tasks,

@@ -78,6 +78,7 @@ from pqkeep_gateway.delivery.audit_sinks import (
     trusting,
 )
 from pqkeep_gateway.delivery.mail_delivery import DisabledMailer, Mailbox, MailDelivery, Mailer
+from pqkeep_gateway.delivery.witnesses import WitnessCarrier
 from pqkeep_gateway.http.connection import ConnectionLimits
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
@@ -189,6 +190,8 @@ class Gateway:
     """TLS to key services on other hosts."""
     audit_streams: Mapping[str, AuditStream]
     """By shard; empty without a sink."""
+    witness_carriers: Sequence[WitnessCarrier]
+    """One for each shard."""
     observer: RequestObserver
     connections: Connections
     management: Management
@@ -511,6 +514,7 @@ async def assemble(
         management=management,
         link=found.link,
         audit_streams=audit_streams,
+        witness_carriers=tuple(map(WitnessCarrier, found.clients.values())),
         close=partial(
             _close,
             passwords,

@@ -4,7 +4,9 @@ The file itself holds no secret: root keys and passwords have files of their own
 """
 
 import os
+from base64 import b64decode
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +36,57 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     require_post_quantum: bool = False
     """Whether to refuse gateways without post-quantum key exchange. With it the key service needs
     OpenSSL 3.5 or later, and does not start with an older one."""
+
+
+LogName = Annotated[str, Meta(pattern=r"^(?!.*://)[!-*,-~]{1,128}$")]
+"""A name of a log: printable ASCII without spaces, "+" and a scheme."""
+ED25519, ML_DSA_44 = 0x04, 0x06
+"""The types of timestamped cosignatures (C2SP tlog-cosignature)."""
+_PUBLIC_KEY_SIZES: Mapping[int, int] = {ED25519: 32, ML_DSA_44: 1312}
+MAX_WITNESSES = 16
+
+
+class Witness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A witness that cosigns the audit log's checkpoints: a table ``[[witnesses]]``."""
+
+    url: Annotated[
+        str,
+        Meta(max_length=255, pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@\s]*$"),
+    ]
+    """Its submission prefix: https, or http on this machine. Submissions go to url/add-checkpoint."""
+    key: Annotated[str, Meta(max_length=2048, pattern=r"^[!-*,-~]{1,128}\+[0-9a-f]{8}\+[!-~]+$")]
+    """Its verifier key (vkey), name+id+key: ML-DSA-44 or Ed25519 with timestamps."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an invalid key."""
+        name, key_id, text = self.key.split("+", 2)
+        try:
+            typed = b64decode(text, validate=True)
+        except ValueError:
+            typed = b""
+        if len(typed) - 1 != _PUBLIC_KEY_SIZES.get(typed[0] if typed else 0):
+            raise ValueError(
+                "witnesses: key must be a verifier key of type 04 (Ed25519) or 06 (ML-DSA-44)"
+            )
+        if sha256(name.encode() + b"\n" + typed).hexdigest()[:8] != key_id:
+            raise ValueError(
+                "witnesses: the id in key does not fit its name and key: copy it again"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name of its key."""
+        return self.key.partition("+")[0]
+
+    @property
+    def key_id(self) -> bytes:
+        """The id of its key, 4 bytes."""
+        return bytes.fromhex(self.key.split("+", 2)[1])
+
+    @property
+    def typed_key(self) -> bytes:
+        """Its signature type, 1 byte, and its public key."""
+        return b64decode(self.key.split("+", 2)[2])
 
 
 PREFIX = "PQKEEP_KEYSERVICE_"
@@ -130,6 +183,13 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The minimum delay in days between a request to destroy a private key and its destruction,
     even if the gateway asks for less. It can be cancelled until then. Fewer than 7 are for
     development."""
+    origin: LogName | None = None
+    """The audit log's name in signed notes for witnesses, such as pqkeep.example/audit. By default
+    pqkeep/audit/LOG_ID. Each shard needs a name of its own. Keep it after a restore: witnesses then
+    compare the restored log with the earlier one."""
+    witnesses: Annotated[tuple[Witness, ...], Meta(max_length=MAX_WITNESSES)] = ()
+    """Witnesses that cosign the audit log. They need ``origin``. The gateway carries the
+    checkpoints to them. docs/audit.md explains how to add one."""
     slh_dsa: Literal["auto", "openssl", "pqcrypto"] = "auto"
     """The implementation of SLH-DSA: "openssl" for the system's OpenSSL >= 3.5, "pqcrypto" for that
     package. "auto" is OpenSSL if it is available or openssl_library is set, otherwise pqcrypto."""
@@ -151,6 +211,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("set both socket and gateway_uid, or neither")
         if self.socket is None and self.link is None:
             raise ValueError("no gateway can connect: set socket and gateway_uid, or [link]")
+        if self.witnesses and self.origin is None:
+            raise ValueError("witnesses need a name of the log: set origin")
+        if len({witness.name for witness in self.witnesses}) < len(self.witnesses):
+            raise ValueError("witnesses: two keys have the same name")
 
     @property
     def root_key_sources(self) -> Mapping[int, RootKeySource]:

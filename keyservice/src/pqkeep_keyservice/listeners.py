@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from pqkeep_keyservice.config import Config
 from pqkeep_protocol.administration import AnyAdministrationRequest
-from pqkeep_protocol.audit import AnyAuditRequest
+from pqkeep_protocol.audit import AnyAuditRequest, ListWitnesses
 from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, peer_of, reason
 from pqkeep_protocol.messages import (
     AnyKeylessRequest,
@@ -172,7 +172,13 @@ GATEWAY_REQUESTS: frozenset[type[Struct]] = (
     - OPERATORS_ONLY
 )
 OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {*get_args(AnyAdministrationRequest), *DESTRUCTION_REQUESTS, *OPERATORS_ONLY, ListRules}
+    {
+        *get_args(AnyAdministrationRequest),
+        *DESTRUCTION_REQUESTS,
+        *OPERATORS_ONLY,
+        ListRules,
+        ListWitnesses,
+    }
 )
 
 MAX_SOCKET_PATH = 107

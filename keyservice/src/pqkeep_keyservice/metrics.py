@@ -7,6 +7,7 @@ import asyncio
 import platform
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 
@@ -14,6 +15,7 @@ from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.audit.witnesses import Witnesses
 from pqkeep_keyservice.clock import now_us
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses
 from pqkeep_keyservice.schedule import Schedule
@@ -21,10 +23,13 @@ from pqkeep_keyservice.storage.key_versions import count_keys
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import NewestBackup
 from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit import WitnessState
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.metrics import (
+    COSIGNING,
     NONE,
+    WAITING,
     Distribution,
     Metrics,
     Sample,
@@ -53,6 +58,7 @@ class ServiceMetrics:
         log: AuditLog,
         signer: CheckpointSigner,
         audit_service: AuditService,
+        witnesses: Witnesses,
         workers: WorkerProcesses,
         schedule: Schedule,
         activation: Activation,
@@ -63,6 +69,7 @@ class ServiceMetrics:
         self._log = log
         self._signer = signer
         self._audit_service = audit_service
+        self._witnesses = witnesses
         self._workers = workers
         self._schedule = schedule
         self._outcomes: Counter[tuple[Operation, Algorithm | None, str]] = Counter()
@@ -162,6 +169,7 @@ class ServiceMetrics:
                     max(0, self._store.size - signer.signed_size)
                 ),
                 "pqkeep_audit_log_checkpoints_total": one(signer.count),
+                **_witness_samples(self._witnesses.states),
                 "pqkeep_audit_log_commits_total": counted(log.commits),
                 "pqkeep_audit_log_commit_duration_seconds": (log.durations.sample(),),
             }
@@ -201,6 +209,18 @@ def _backup_samples(newest: NewestBackup | None) -> Samples:
     return {
         "pqkeep_last_backup_timestamp_seconds": one(newest.created_at_us / 1e6) if newest else (),
         "pqkeep_last_backup_number": counted(number or {}),
+    }
+
+
+def _witness_samples(witnesses: Sequence[WitnessState]) -> Samples:
+    states = Counter(
+        witness.problem or (COSIGNING if witness.size is not None else WAITING)
+        for witness in witnesses
+    )
+    oldest = min((witness.at or 0 for witness in witnesses), default=None)
+    return {
+        "pqkeep_witnesses": counted({str(state): count for state, count in states.items()}),
+        "pqkeep_witness_cosignature_timestamp_seconds": () if oldest is None else one(oldest),
     }
 
 

@@ -121,6 +121,8 @@ async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
             transfer_key=partial(_transfer_key, settings),
             verify_signatures=settings.verify_signatures,
             least_destruction_days=settings.least_destruction_days,
+            origin=settings.origin,
+            witnesses=settings.witnesses,
         )
     except OSError as error:  # from the workers' semaphores
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Wires the parts of a key service, for its process and for the tests."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,8 +13,9 @@ from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.audit.witnesses import Witnesses
 from pqkeep_keyservice.batch import Batches
-from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.config import RootKeySource, Witness
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
@@ -52,6 +53,7 @@ class KeyServiceParts:
     transactions: Transactions
     batches: Batches
     checkpoint_signer: CheckpointSigner
+    witnesses: Witnesses
     audit_service: AuditService
     root_keys: RootKeyRotation
     schedule: Schedule
@@ -78,6 +80,8 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     transfer_key: Callable[[], TransferKey | None] = lambda: None,
     verify_signatures: bool = False,
     least_destruction_days: int = MIN_ARCHIVE_DAYS,
+    origin: str | None = None,
+    witnesses: Sequence[Witness] = (),
 ) -> KeyServiceParts:
     """Return the wired parts of a key service. ``sources`` are the sources of its root keys."""
     schemes, least_delay = schemes_of(settings), timedelta(days=least_destruction_days)
@@ -105,8 +109,11 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     gate = TenantGate(store)
     transactions = Transactions(parts, log, gate)
     signer = CheckpointSigner(transactions.execute, store, key_cache, material, executor_of)
-    note_signer = NoteSigner(store, key_cache, material)
-    audit_service = AuditService(store, key_cache, keyring_cache, log, signer, note_signer, gate)
+    note_signer = NoteSigner(store, key_cache, material, origin)
+    cosigning = Witnesses(witnesses, store, log, note_signer)
+    audit_service = AuditService(
+        store, key_cache, keyring_cache, log, signer, note_signer, cosigning, gate
+    )
     schedule = Schedule(store, transactions, least_delay)
     root_keys = RootKeyRotation(
         settings_file, sealer, store, log, key_cache, keyring_cache, material, sources
@@ -126,10 +133,13 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         transactions=transactions,
         batches=Batches(parts, log, gate),
         checkpoint_signer=signer,
+        witnesses=cosigning,
         audit_service=audit_service,
         root_keys=root_keys,
         schedule=schedule,
         administration=Administration(root_keys, store, moves, keyring_cache),
-        metrics=ServiceMetrics(store, log, signer, audit_service, workers, schedule, activation),
+        metrics=ServiceMetrics(
+            store, log, signer, audit_service, cosigning, workers, schedule, activation
+        ),
         activation=activation,
     )

@@ -171,6 +171,17 @@ class GetSubtrees(Request[Subtrees], frozen=True, kw_only=True, tag="get-subtree
     size: Natural
 
 
+class Cosignature(Struct, frozen=True, array_like=True):
+    """A witness's cosignature of a checkpoint (C2SP tlog-cosignature)."""
+
+    witness: str
+    """The name of the witness's key."""
+    origin: str
+    """The log's name that the witness cosigned."""
+    signature: bytes
+    """Key id (4 bytes), time (8 bytes, seconds since 1970) and signature."""
+
+
 class Checkpoint(Struct, frozen=True, array_like=True, kw_only=True):
     """A signed size and root of the log at one time."""
 
@@ -181,6 +192,9 @@ class Checkpoint(Struct, frozen=True, array_like=True, kw_only=True):
     algorithm: Algorithm
     key_version: SomeVersion
     signature: bytes
+    cosignatures: tuple[Cosignature, ...] = ()
+    """Those of witnesses, if the request lists checkpoints. Only Dilithium3 checkpoints have some.
+    """
 
 
 class Checkpoints(Result, frozen=True, kw_only=True, tag="checkpoints"):
@@ -194,6 +208,8 @@ class ListCheckpoints(Request[Checkpoints], frozen=True, kw_only=True, tag="list
 
     after: Natural | None
     """None returns the newest ones."""
+    cosigned: bool = False
+    """With ``after=None``: the newest that each witness cosigned, instead of each algorithm's."""
     algorithm: Algorithm | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 100
 
@@ -265,6 +281,84 @@ class Note(Result, frozen=True, kw_only=True, tag="note"):
 
 class GetNote(Request[Note], frozen=True, kw_only=True, tag="get-note"):
     """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND if there is none."""
+
+    covering: Natural | None = None
+    """A record's id: return the newest note that covers it and that a witness cosigned, if any."""
+
+
+MAX_WITNESS_RESPONSE = 64 * 1024
+"""Bytes of a witness's response."""
+
+
+class Submission(Struct, frozen=True, array_like=True):
+    """A checkpoint for one witness (C2SP tlog-witness, add-checkpoint)."""
+
+    id: UUID
+    url: str
+    """The address to which the body is posted."""
+    body: bytes
+
+
+class Submissions(Result, frozen=True, kw_only=True, tag="submissions"):
+    """The submissions that are due."""
+
+    submissions: tuple[Submission, ...]
+
+
+class TakeSubmissions(Request[Submissions], frozen=True, kw_only=True, tag="take-submissions"):
+    """Take the submissions to witnesses that are due. Each is given to one gateway at a time."""
+
+
+class Reported(Result, frozen=True, kw_only=True, tag="reported"):
+    """The key service has the response. It does not say whether the response was good."""
+
+
+class ReportSubmission(Request[Reported], frozen=True, kw_only=True, tag="report-submission"):
+    """Bring a witness's response to a submission. An unknown or late one changes nothing."""
+
+    id: UUID
+    status: Annotated[int, Meta(ge=0, le=999)]
+    """The status of the HTTP response; 0 without a response."""
+    content: Annotated[bytes, Meta(max_length=MAX_WITNESS_RESPONSE)] = b""
+    error: Annotated[str, Meta(max_length=256)] = ""
+    """Why there is no response."""
+
+
+class WitnessProblem(StrEnum):
+    """Why a witness does not cosign."""
+
+    UNREACHABLE = "unreachable"
+    BAD_RESPONSE = "bad-response"
+    """Its response is not a valid cosignature of the checkpoint."""
+    UNKNOWN_LOG = "unknown-log"
+    """It does not know the log's name."""
+    UNKNOWN_KEY = "unknown-key"
+    """It does not know the log's key: it is another log, or a restored one."""
+    CONFLICT = "conflict"
+    """It has cosigned another history of the log."""
+
+
+class WitnessState(Struct, frozen=True, array_like=True, kw_only=True):
+    """A witness, and the last checkpoint that it cosigned."""
+
+    name: str
+    origin: str
+    size: Natural | None
+    """The records of that checkpoint. None before the first."""
+    at: Natural | None
+    """When it cosigned, in seconds since 1970."""
+    problem: WitnessProblem | None
+    """None if the last submission was cosigned, or there was none yet."""
+
+
+class WitnessStates(Result, frozen=True, kw_only=True, tag="witness-states"):
+    """The witnesses in the settings, in their order."""
+
+    witnesses: tuple[WitnessState, ...]
+
+
+class ListWitnesses(Request[WitnessStates], frozen=True, kw_only=True, tag="list-witnesses"):
+    """List the witnesses of the log."""
 
 
 RE_ENCRYPT_TARGET = "re-encrypt-target"
@@ -361,6 +455,9 @@ AnyAuditRequest = (
     | GetSubtrees
     | ListAuditKeys
     | GetNote
+    | TakeSubmissions
+    | ReportSubmission
+    | ListWitnesses
     | GetUsage
     | ListUsage
     | CountOperations
@@ -375,6 +472,9 @@ AnyAuditResult = (
     | Consistency
     | AuditKeys
     | Note
+    | Submissions
+    | Reported
+    | WitnessStates
     | Usage
     | UsageList
     | OperationCounts

@@ -32,6 +32,9 @@ class KeyServiceEvent(StrEnum):
     """BEGUN when a tenant's destruction is due; COMPLETED when its last private key is gone."""
     DESTROY_KEYRING = "destroy-keyring"
     """BEGUN when a deleted keyring is due; COMPLETED when its last private key is gone."""
+    WITNESS_CONFLICT = "witness-conflict"
+    """BEGUN when a witness has cosigned another history of the log; COMPLETED when it cosigns
+    again."""
     TENANT_MOVED_OUT = "tenant-moved-out"
     """A SUCCESS for each key and keyring that leaves, then BEGUN; HANDED_OUT before the bundle can
     be read; COMPLETED once the target shard has it. In the target's log, CANCELLED is a
@@ -190,6 +193,8 @@ class AuditEvent(StrEnum):
     LIST_AUDIT_CHECKPOINTS = "list-audit-checkpoints"
     SIGN_AUDIT_CHECKPOINT = "sign-audit-checkpoint"
     GET_AUDIT_NOTE = "get-audit-note"
+    GET_AUDIT_TLOG_PROOF = "get-audit-tlog-proof"
+    LIST_AUDIT_WITNESSES = "list-audit-witnesses"
     PROVE_AUDIT_CONSISTENCY = "prove-audit-consistency"
     LIST_AUDIT_KEYS = "list-audit-keys"
     EXPORT_AUDIT_LOG = "export-audit-log"

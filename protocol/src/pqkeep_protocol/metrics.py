@@ -15,6 +15,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit import WitnessProblem
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.errors import ErrorKind
@@ -137,6 +138,8 @@ OPERATIONS = names(Operation)
 SCHEDULED = (Operation.ARCHIVE_KEY, Operation.ROTATE_KEY, Operation.SCHEDULE_ARCHIVE)
 """The automatic changes of the key service."""
 ALGORITHMS = names(Algorithm, NONE)
+COSIGNING, WAITING = "cosigning", "waiting"
+"""The states of witnesses without a problem: with and without a cosignature."""
 
 KEY_SERVICE_METRICS = (
     Metric(
@@ -271,6 +274,19 @@ KEY_SERVICE_METRICS = (
         "pqkeep_audit_log_checkpoints_total",
         Kind.COUNTER,
         "Checkpoints signed since the key service started.",
+    ),
+    Metric(
+        "pqkeep_witnesses",
+        Kind.GAUGE,
+        "Witnesses by state. Each state except cosigning and waiting is a problem; conflict means"
+        " that records were lost or replaced.",
+        {"state": names(WitnessProblem, COSIGNING, WAITING)},
+    ),
+    Metric(
+        "pqkeep_witness_cosignature_timestamp_seconds",
+        Kind.GAUGE,
+        "When the witnesses last cosigned (Unix time): the oldest of their newest cosignatures, 0"
+        " if one has made none. No value without witnesses.",
     ),
     Metric(
         "pqkeep_audit_log_commits_total",

@@ -65,6 +65,7 @@ from pqkeep.models import (
     Checkpoint,
     Ciphertext,
     ConsistencyProof,
+    Cosignature,
     DataKey,
     Encapsulation,
     Envelope,
@@ -96,6 +97,7 @@ from pqkeep.models import (
     Tenant,
     Usage,
     UsageBucket,
+    Witness,
     WrappedKey,
 )
 
@@ -143,6 +145,7 @@ __all__ = [
     "ConflictError",
     "ConnectionFailedError",
     "ConsistencyProof",
+    "Cosignature",
     "DataKey",
     "DeadlineExceededError",
     "DecryptionError",
@@ -199,6 +202,7 @@ __all__ = [
     "UnwrappingInputError",
     "Usage",
     "UsageBucket",
+    "Witness",
     "WrappedKey",
     "WrappingInputError",
 ]

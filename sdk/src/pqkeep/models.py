@@ -540,6 +540,36 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cosignature:
+    """A witness's statement that it has seen the log grow to a checkpoint."""
+
+    witness: str
+    """The name of the witness's key."""
+    origin: str
+    """The name of the log that the witness cosigned."""
+    at: datetime
+    signature: bytes = field(repr=False)
+    """Key id (4 bytes), time (8 bytes) and signature."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A witness of the log, and the last checkpoint that it cosigned."""
+
+    name: str
+    origin: str
+    """The name of the log that the witness knows."""
+    size: int | None
+    """The records of that checkpoint. None before the first."""
+    at: datetime | None
+    problem: str | None
+    """Why it does not cosign now: unreachable, bad-response, unknown-log, unknown-key or conflict.
+
+    With ``conflict`` it has cosigned another history of the log: records were lost or replaced.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """The signed state of the audit log at one time."""
 
@@ -551,6 +581,8 @@ class Checkpoint:
     algorithm: str
     key_version: int
     signature: bytes = field(repr=False)
+    cosignatures: tuple[Cosignature, ...] = ()
+    """Those of witnesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,8 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
             AuditEvent.PROVE_AUDIT_RECORD,
             AuditEvent.LIST_AUDIT_CHECKPOINTS,
             AuditEvent.GET_AUDIT_NOTE,
+            AuditEvent.GET_AUDIT_TLOG_PROOF,
+            AuditEvent.LIST_AUDIT_WITNESSES,
             AuditEvent.PROVE_AUDIT_CONSISTENCY,
             AuditEvent.LIST_AUDIT_KEYS,
             AuditEvent.EXPORT_AUDIT_LOG,

@@ -23,15 +23,18 @@ from pqkeep_gateway.api.audit_data import (
     KEYS,
     PROOF,
     RECORDS,
+    WITNESSES,
     AuditKeysData,
     CheckpointData,
     CheckpointsData,
     ConsistencyData,
     ProofData,
     RecordsData,
+    WitnessesData,
     record,
     shown,
     shown_keys,
+    shown_witness,
 )
 from pqkeep_gateway.api.audit_export import AuditExport
 from pqkeep_gateway.api.audit_fields import (
@@ -89,6 +92,7 @@ from pqkeep_protocol.audit import (
     ListAuditKeys,
     ListCheckpoints,
     ListRecords,
+    ListWitnesses,
     ProveConsistency,
     ProveRecords,
     SignCheckpoint,
@@ -140,6 +144,15 @@ def endpoints(
             *(FIRST, SECOND),
         ),
         _reading("/audit/checkpoints/note", "get_audit_note", audit.note, None, content_type=TEXT),
+        _reading(
+            "/audit/records/{id}/tlog-proof",
+            "get_audit_tlog_proof",
+            audit.tlog_proof,
+            None,
+            RECORD_ID,
+            content_type=TEXT,
+        ),
+        _reading("/audit/witnesses", "list_audit_witnesses", audit.list_witnesses, WITNESSES),
         _reading("/audit/keys", "list_audit_keys", audit.list_keys, KEYS),
         _reading(
             "/audit/export",
@@ -292,6 +305,38 @@ class _Audit:
             path=tuple(map(base64, found[0].path)),
             checkpoint=shown(checkpoint),
         )
+
+    async def tlog_proof(self, call: ApiCall) -> Document:
+        """Return a C2SP tlog-proof of a record: a file that verifies offline.
+
+        It has the record as its extra data, the inclusion proof, and the newest checkpoint that
+        covers the record and has cosignatures of witnesses. Without witnesses, it has the newest
+        checkpoint. Save it with the extension .tlog-proof.
+        """
+        record_id, log = call[RECORD_ID], await self._logs.one(call)
+        note = (await log.ask(GetNote(tenant=INSTALLATION, covering=record_id))).text
+        size = int(note.split("\n", 2)[1])
+        if record_id > size:
+            raise not_found("no such record, or no checkpoint covers it yet", "id")
+        request = ProveRecords(tenant=_tenant_of(call), after=record_id - 1, size=size, limit=1)
+        found = (await log.ask(request)).proofs
+        if not found or record(found[0].line).id != record_id:
+            raise not_found("no such record", "id")
+        if size > 1 and not found[0].path:
+            raise not_found("the log is damaged and has no proof for this record", "id")
+        lines = (
+            "c2sp.org/tlog-proof@v1",
+            f"extra {base64(found[0].line)}",
+            f"index {record_id - 1}",
+            *map(base64, found[0].path),
+        )
+        return Document(TEXT, "".join((*(f"{line}\n" for line in lines), "\n", note)).encode())
+
+    async def list_witnesses(self, call: ApiCall) -> WitnessesData:
+        """List the witnesses of the log, and the last checkpoint that each cosigned."""
+        log = await self._logs.one(call)
+        found = (await log.ask(ListWitnesses(tenant=INSTALLATION))).witnesses
+        return WitnessesData(witnesses=tuple(map(shown_witness, found)))
 
     async def list_checkpoints(self, call: ApiCall) -> CheckpointsData:
         """List checkpoints after a size, or the newest one for each algorithm."""

@@ -9,7 +9,13 @@ from msgspec import UNSET, Meta, UnsetType
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import AuditKeys, Checkpoint
+from pqkeep_protocol.audit import (
+    AuditKeys,
+    Checkpoint,
+    Cosignature,
+    WitnessProblem,
+    WitnessState,
+)
 
 Hash = Annotated[Base64, Meta(description="SHA-256, 32 bytes.")]
 Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
@@ -79,6 +85,18 @@ class RecordsData(Data, frozen=True, kw_only=True):
     ) = UNSET
 
 
+class CosignatureData(Data, frozen=True, kw_only=True):
+    """A witness's statement that it has seen the log grow to this size and root."""
+
+    witness: Annotated[str, Meta(description="The name of the witness's key.")]
+    origin: Annotated[str, Meta(description="The name of the log that was cosigned.")]
+    at: Instant
+    signature: Annotated[
+        Base64,
+        Meta(description="Key id (4 bytes), time (8) and signature, as in a C2SP signature line."),
+    ]
+
+
 class CheckpointData(Data, frozen=True, kw_only=True):
     """The signed size and root of the log at a time."""
 
@@ -89,12 +107,41 @@ class CheckpointData(Data, frozen=True, kw_only=True):
     algorithm: Algorithm
     key_version: KeyVersion
     signature: Base64
+    cosignatures: (
+        Annotated[
+            tuple[CosignatureData, ...],
+            Meta(description="Those of witnesses, if there are some."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class CheckpointsData(Data, frozen=True, kw_only=True):
     """Checkpoints, by size."""
 
     checkpoints: tuple[CheckpointData, ...]
+
+
+class WitnessData(Data, frozen=True, kw_only=True):
+    """A witness, and the last checkpoint that it cosigned."""
+
+    name: str
+    origin: Annotated[str, Meta(description="The name of the log that the witness knows.")]
+    size: Annotated[int | None, Meta(description="Null before the first cosignature.")]
+    at: Annotated[Instant | None, Meta(description="When it cosigned.")]
+    problem: Annotated[
+        WitnessProblem | None,
+        Meta(
+            description="Why it does not cosign now. With `conflict` it has cosigned another"
+            " history of the log: records were lost or replaced."
+        ),
+    ]
+
+
+class WitnessesData(Data, frozen=True, kw_only=True):
+    """The witnesses in the key service's settings."""
+
+    witnesses: tuple[WitnessData, ...]
 
 
 class ProofData(Data, frozen=True, kw_only=True):
@@ -164,6 +211,28 @@ def shown(checkpoint: Checkpoint) -> CheckpointData:
         algorithm=checkpoint.algorithm,
         key_version=checkpoint.key_version,
         signature=base64(checkpoint.signature),
+        cosignatures=tuple(map(_cosignature, checkpoint.cosignatures)) or UNSET,
+    )
+
+
+def _cosignature(cosignature: Cosignature) -> CosignatureData:
+    seconds = int.from_bytes(cosignature.signature[4:12], "big")
+    return CosignatureData(
+        witness=cosignature.witness,
+        origin=cosignature.origin,
+        at=instant(seconds * 1_000_000),
+        signature=base64(cosignature.signature),
+    )
+
+
+def shown_witness(witness: WitnessState) -> WitnessData:
+    """Return a witness in its API form."""
+    return WitnessData(
+        name=witness.name,
+        origin=witness.origin,
+        size=witness.size,
+        at=None if witness.at is None else instant(witness.at * 1_000_000),
+        problem=witness.problem,
     )
 
 
@@ -229,6 +298,17 @@ CHECKPOINT = CheckpointData(
     algorithm=Algorithm.ML_DSA_65,
     key_version=1,
     signature=base64(b"\x5a\x01\x7f" * 8),
+)
+WITNESSES = WitnessesData(
+    witnesses=(
+        WitnessData(
+            name="witness.example/w1",
+            origin="pqkeep.example/audit",
+            size=64,
+            at=instant(_AT + 1_000_000),
+            problem=None,
+        ),
+    )
 )
 RECORDS = RecordsData(records=(RECORD,), next=42)
 CHECKPOINTS = CheckpointsData(checkpoints=(CHECKPOINT,))

@@ -1,6 +1,6 @@
 """The lines of an export: a log up to a checkpoint, and the data that verify its records."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -18,6 +18,7 @@ from pqkeep_protocol.audit import (
     ExportRecords,
     GetSubtrees,
     ListAuditKeys,
+    ListCheckpoints,
     ListRecords,
     Proof,
     Proofs,
@@ -50,12 +51,20 @@ class AuditExport:
         self._log = log
         self._tenant = tenant
         self._beyond = beyond
+        self._cosigned: Sequence[Checkpoint] = ()
+        """The newest checkpoints of witnesses, after ``head``."""
 
     async def head(self, began_us: int) -> tuple[int, bytes]:
         """Sign the log; return its size and the first lines of the export."""
         sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
         checkpoint = (await self._log.ask(sign)).checkpoint
         signing = shown_keys(await self._log.ask(ListAuditKeys(tenant=INSTALLATION)))
+        witnessed = ListCheckpoints(tenant=INSTALLATION, after=None, cosigned=True)
+        self._cosigned = [
+            cosigned
+            for cosigned in (await self._log.ask(witnessed)).checkpoints
+            if cosigned.size <= checkpoint.size
+        ]
         form: dict[str, Any] = {"format": FORMAT}
         if self._beyond is not None:
             if self._beyond > checkpoint.size:
@@ -67,6 +76,7 @@ class AuditExport:
 
     async def after_head(self, size: int) -> AsyncGenerator[bytes, None]:
         """Yield the remaining lines, in chunks."""
+        yield await self._cosigned_checkpoints(size)
         yield await self._successions(size)
         count = 0
         async with aclosing(self._records(size)) as pages:
@@ -80,16 +90,28 @@ class AuditExport:
             yield _line(type="newer", first=size + 1, last=last)
         yield _line(type="end", records=count)
 
+    async def _cosigned_checkpoints(self, size: int) -> bytes:
+        """Return the newest checkpoints of the witnesses with their consistency proofs."""
+        lines = []
+        for cosigned in self._cosigned:
+            lines.append(_line(type="checkpoint", **msgspec.to_builtins(shown(cosigned))))
+            if cosigned.size < size:
+                lines.append(await self._consistency(cosigned.size, size))
+        return b"".join(lines)
+
+    async def _consistency(self, first: int, second: int) -> bytes:
+        request = ProveConsistency(tenant=INSTALLATION, first=first, second=second)
+        path = list(map(base64, (await self._log.ask(request)).path))
+        return _line(type="consistency", first=first, second=second, path=path)
+
     async def _successions(self, size: int) -> bytes:
         """Return the succession records of the log with their consistency proofs."""
         proofs = (await self._log.ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
         lines = []
         for proof in proofs:
             first = int(record(proof.line).policy.split("-")[1])
-            request = ProveConsistency(tenant=INSTALLATION, first=first, second=size)
-            path = list(map(base64, (await self._log.ask(request)).path))
             lines.append(_proof("succession", proof))
-            lines.append(_line(type="consistency", first=first, second=size, path=path))
+            lines.append(await self._consistency(first, size))
         return b"".join(lines)
 
     def _records(self, size: int) -> AsyncGenerator[list[bytes], None]:
@@ -143,7 +165,7 @@ def _head(
             exported_at=instant(began_us),
         ),
         *(_line(type="key", **msgspec.structs.asdict(key)) for key in signing.keys),
-        _line(type="checkpoint", **msgspec.structs.asdict(shown(checkpoint))),
+        _line(type="checkpoint", **msgspec.to_builtins(shown(checkpoint))),
     ]
     return b"".join(lines)
 

@@ -12,7 +12,7 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -189,6 +189,34 @@ def _host() -> str:
 _MAX_RESPONSE = 64 * 1024
 
 
+def post(
+    url: str,
+    tls: ssl.SSLContext | None,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    seconds: float,
+    most: int,
+) -> tuple[int, bytes]:
+    """Post a body; return the status and at most one byte more than ``most`` of the response.
+
+    Redirects are not followed. ``tls`` is for https. Raises SinkError, OSError.
+    """
+    parts = urlsplit(url)
+    kind = HTTPConnection if tls is None else HTTPSConnection
+    address = parts.hostname or "", parts.port or kind.default_port
+    connection = kind(*address)
+    try:
+        with connected(address, tls, seconds) as connection.sock:
+            connection.request("POST", parts.path or "/", body, dict(headers))
+            response = connection.getresponse()
+            return response.status, response.read(most + 1)
+    except HTTPException as error:
+        raise SinkError(type(error).__name__) from None
+    finally:
+        connection.close()
+
+
 class HttpCollector:
     """A Sink for HTTP. A status from 200 to 299 means that the collector has the page."""
 
@@ -201,11 +229,8 @@ class HttpCollector:
         page_seconds: float = PAGE_SECONDS,
     ) -> None:
         """Read the token and the certificates. Raises ConfigError."""
-        parts = urlsplit(url)
-        self._tls = trusting(ca_file) if parts.scheme == "https" else None
-        self._kind = HTTPSConnection if self._tls else HTTPConnection
-        self._address = parts.hostname or "", parts.port or self._kind.default_port
-        self._path = parts.path or "/"
+        self._url = url
+        self._tls = trusting(ca_file) if urlsplit(url).scheme == "https" else None
         self._page_seconds = page_seconds
         self._headers = {"Content-Type": "application/x-ndjson", "User-Agent": "pqkeep"}
         if token_file is not None:
@@ -215,18 +240,16 @@ class HttpCollector:
     def send(self, records: Sequence[StreamedRecord]) -> None:
         """Send the records in one request. Raises SinkError, OSError."""
         body = b"".join(record.line + b"\n" for record in records)
-        connection = self._kind(*self._address)
-        try:
-            with connected(self._address, self._tls, self._page_seconds) as connection.sock:
-                connection.request("POST", self._path, body, self._headers)
-                response = connection.getresponse()
-                response.read(_MAX_RESPONSE)
-        except HTTPException as error:
-            raise SinkError(type(error).__name__) from None
-        finally:
-            connection.close()
-        if response.status // 100 != 2:  # noqa: PLR2004 - successful
-            raise SinkError(f"the collector's response has status {response.status}")
+        status, _ = post(
+            self._url,
+            self._tls,
+            body,
+            self._headers,
+            seconds=self._page_seconds,
+            most=_MAX_RESPONSE,
+        )
+        if status // 100 != 2:  # noqa: PLR2004 - successful
+            raise SinkError(f"the collector's response has status {status}")
 
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK

@@ -237,6 +237,8 @@ CALLS: Mapping[str, ClientCall] = {
         "audit.consistency", _shown("proof"), (), _same("first", "second")
     ),
     "get_audit_note": ClientCall("audit.note", "print({})"),
+    "get_audit_tlog_proof": ClientCall("audit.tlog_proof", "print({})", ("id",)),
+    "list_audit_witnesses": ClientCall("audit.witnesses", "for witness in {}:\n    print(witness)"),
     "list_audit_keys": ClientCall("audit.keys", "for key in {}.keys:\n    print(key)"),
     "export_audit_log": ClientCall("audit.export", _shown("records"), constants=("export.jsonl",)),
     "check_health": ClientCall("status.health", "print({})"),

@@ -10,6 +10,7 @@ from pqkeep_keyservice import clock
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.note_signer import NoteSigner
+from pqkeep_keyservice.audit.witnesses import Witnesses
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
@@ -53,6 +54,7 @@ from pqkeep_protocol.audit import (
     ListCheckpoints,
     ListRecords,
     ListUsage,
+    ListWitnesses,
     NewCheckpoint,
     Note,
     Proofs,
@@ -63,9 +65,14 @@ from pqkeep_protocol.audit import (
     RecordEvents,
     Records,
     RefusedEvent,
+    Reported,
+    ReportSubmission,
     SignCheckpoint,
+    Submissions,
     Subtrees,
+    TakeSubmissions,
     Usage,
+    WitnessStates,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
@@ -96,6 +103,7 @@ class AuditService:
         log: AuditLog,
         checkpoint_signer: CheckpointSigner,
         note_signer: NoteSigner,
+        witnesses: Witnesses,
         gate: TenantGate,
     ) -> None:
         self._store = store
@@ -104,6 +112,7 @@ class AuditService:
         self._log = log
         self._checkpoint_signer = checkpoint_signer
         self._note_signer = note_signer
+        self._witnesses = witnesses
         self._gate = gate
         self._searches = FairQueue[TenantId, int](
             range(SEARCHES), per_subject=1, max_waiting=MAX_WAITING
@@ -163,7 +172,14 @@ class AuditService:
                     checkpoint=await self._checkpoint_signer.sign(request.algorithm)
                 )
             case GetNote():
-                return Note(text=await self._note_signer.note())
+                return Note(text=await self._note_signer.note(request.covering))
+            case TakeSubmissions():
+                return Submissions(submissions=await self._witnesses.take())
+            case ReportSubmission():
+                await self._witnesses.report(request)
+                return Reported()
+            case ListWitnesses():
+                return WitnessStates(witnesses=await self._witnesses.find_states())
             case ListAuditKeys():
                 return await self._keys()
             case GetUsage():

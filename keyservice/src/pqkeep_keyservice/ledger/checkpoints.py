@@ -1,19 +1,28 @@
 """Checkpoints of the audit log: stored, listed, and compared with the log."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.append import Appended, add_all, execute
 from pqkeep_keyservice.ledger.key_usage import add_operations, count_operations
 from pqkeep_keyservice.ledger.merkle import DamagedLogError, range_hash, subtrees
 from pqkeep_keyservice.ledger.records import FORMATS, Formats
-from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_LOG, AUDIT_RECORDS
+from pqkeep_keyservice.ledger.schema import (
+    AUDIT_CHECKPOINTS,
+    AUDIT_COSIGNATURES,
+    AUDIT_LOG,
+    AUDIT_RECORDS,
+    RARE,
+)
 from pqkeep_keyservice.ledger.uses import Counting, tally_of_commits, tally_of_records
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
+from pqkeep_protocol.audit import Checkpoint, Cosignature, ListCheckpoints
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.startup.settings import ConfigError
 
 
@@ -23,6 +32,8 @@ def _newest(algorithm: Algorithm) -> sa.Select[Any]:
     return query.order_by(columns.size.desc()).limit(1)
 
 
+_COSIGNED = Algorithm.ML_DSA_65
+"""The algorithm of the checkpoints that witnesses cosign."""
 _SIGNED = AUDIT_CHECKPOINTS.alias("signed")
 _NEWEST = sa.select(AUDIT_CHECKPOINTS).where(
     AUDIT_CHECKPOINTS.c.algorithm == sa.bindparam("signed_with"),
@@ -107,7 +118,13 @@ def newest_checkpoints(connection: sa.Connection) -> tuple[Checkpoint, ...]:
 
 
 def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tuple[Checkpoint, ...]:
-    """Return checkpoints after a size, by size; or the newest of each algorithm."""
+    """Return checkpoints after a size, by size; or the newest of each algorithm or witness."""
+    return _with_cosignatures(connection, _listed(connection, request))
+
+
+def _listed(connection: sa.Connection, request: ListCheckpoints) -> Iterable[Checkpoint]:
+    if request.after is None and request.cosigned:
+        return _newest_cosigned(connection)
     if request.after is None:
         return tuple(
             checkpoint
@@ -123,6 +140,88 @@ def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tup
     if request.algorithm is not None:
         query = query.where(AUDIT_CHECKPOINTS.c.algorithm == request.algorithm)
     return tuple(map(_checkpoint, connection.execute(query)))
+
+
+def _newest_cosigned(connection: sa.Connection) -> Iterable[Checkpoint]:
+    columns = AUDIT_COSIGNATURES.c
+    newest = sa.select(sa.func.max(columns.size)).group_by(columns.witness)
+    query = sa.select(AUDIT_CHECKPOINTS).where(
+        AUDIT_CHECKPOINTS.c.size.in_(newest), AUDIT_CHECKPOINTS.c.algorithm == _COSIGNED
+    )
+    return map(_checkpoint, connection.execute(query.order_by(AUDIT_CHECKPOINTS.c.size)).all())
+
+
+def _with_cosignatures(
+    connection: sa.Connection, checkpoints: Iterable[Checkpoint]
+) -> tuple[Checkpoint, ...]:
+    found = tuple(checkpoints)
+    sizes = {checkpoint.size for checkpoint in found if checkpoint.algorithm is _COSIGNED}
+    if not sizes:
+        return found
+    columns = AUDIT_COSIGNATURES.c
+    query = sa.select(columns.size, columns.witness, columns.origin, columns.signature)
+    by_size: defaultdict[int, list[Cosignature]] = defaultdict(list)
+    for size, *cosignature in connection.execute(
+        query.where(columns.size.in_(sizes)).order_by(columns.witness)
+    ):
+        by_size[size].append(Cosignature(*cosignature))
+    return tuple(
+        msgspec.structs.replace(checkpoint, cosignatures=tuple(by_size[checkpoint.size]))
+        if checkpoint.algorithm is _COSIGNED and checkpoint.size in by_size
+        else checkpoint
+        for checkpoint in found
+    )
+
+
+def find_checkpoint_to_prove(
+    connection: sa.Connection, record: int, log: UUID
+) -> Checkpoint | None:
+    """Return the newest cosigned checkpoint of a log that covers a record, or the newest one."""
+    cosigned = [
+        checkpoint
+        for checkpoint in _newest_cosigned(connection)
+        if checkpoint.log_id == log and checkpoint.size >= record
+    ]
+    found = cosigned[-1] if cosigned else find_newest_checkpoint(connection, _COSIGNED)
+    return None if found is None else _with_cosignatures(connection, (found,))[0]
+
+
+def add_cosignature(connection: sa.Connection, size: int, cosignature: Cosignature) -> None:
+    """Store a cosignature of the Dilithium3 checkpoint of a size."""
+    row = (cosignature.witness, size, cosignature.origin, cosignature.signature)
+    add_all(connection, AUDIT_COSIGNATURES, _ignoring_conflicts, [row])
+
+
+def find_newest_cosignature(
+    connection: sa.Connection, witness: str, origin: str
+) -> tuple[int, bytes] | None:
+    """Return the size and signature of a witness's newest cosignature under a log's name."""
+    columns = AUDIT_COSIGNATURES.c
+    query = (
+        sa.select(columns.size, columns.signature)
+        .where(columns.witness == witness, columns.origin == origin)
+        .order_by(columns.size.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (row.size, row.signature)
+
+
+def has_conflict(connection: sa.Connection, witness: str, origin: str) -> bool:
+    """Return whether the log's newest record of a conflict with a witness has not ended."""
+    columns = AUDIT_RECORDS.c
+    query = (
+        sa.select(columns.outcome)
+        .where(
+            columns.operation == KeyServiceEvent.WITNESS_CONFLICT,
+            columns.request_id == witness,
+            columns.target == origin,
+            RARE["operation"],
+        )
+        .order_by(columns.id.desc())
+        .limit(1)
+    )
+    return connection.execute(query).scalar() == Outcome.BEGUN
 
 
 def all_checkpoints(connection: sa.Connection) -> Iterator[Checkpoint]:

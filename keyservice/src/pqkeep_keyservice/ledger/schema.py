@@ -126,6 +126,17 @@ AUDIT_CHECKPOINTS = Table(
     Index("checkpoints_by_algorithm", "algorithm", "size"),
 )
 
+AUDIT_COSIGNATURES = Table(
+    "audit_cosignatures",
+    METADATA,
+    Column("witness", String(128), primary_key=True),
+    Column("size", BigInteger, primary_key=True, autoincrement=False),
+    Column("origin", String(128), nullable=False),
+    Column("signature", LargeBinary, nullable=False),
+    Index("cosignatures_by_size", "size"),
+)
+"""Cosignatures of Dilithium3 checkpoints: key id, time and signature; see signed_notes.py."""
+
 AUDIT_LOG = Table(
     "audit_log",
     METADATA,

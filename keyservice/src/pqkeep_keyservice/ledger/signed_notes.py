@@ -8,7 +8,8 @@ The message has origin, size and root in binary, and the signer's name, which is
 context is empty, as specified.
 """
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from hashlib import sha256
 from uuid import UUID
 
@@ -17,9 +18,9 @@ SIGNATURE_TYPE = b"\x06"
 _LABEL = b"subtree/v1\n\0"
 
 
-def origin(log_id: UUID) -> str:
-    """Return the log's name in notes. A restored log has another id, and so another name."""
-    return f"pqkeep/audit/{log_id}"
+def origin(log_id: UUID, name: str | None) -> str:
+    """Return the log's name in notes: the operator's, or one with the log's id."""
+    return name or f"pqkeep/audit/{log_id}"
 
 
 def message(name: str, log_origin: str, seconds: int, size: int, root: bytes) -> bytes:
@@ -39,13 +40,41 @@ def message(name: str, log_origin: str, seconds: int, size: int, root: bytes) ->
 
 def note(log_origin: str, size: int, root: bytes, *signature_lines: str) -> str:
     """Return a note: a checkpoint with its signature lines."""
-    return f"{log_origin}\n{size}\n{_base64(root)}\n\n{''.join(signature_lines)}"
+    return f"{note_text(log_origin, size, root)}\n{''.join(signature_lines)}"
+
+
+def note_text(log_origin: str, size: int, root: bytes) -> str:
+    """Return a note's text without its signatures."""
+    return f"{log_origin}\n{size}\n{_base64(root)}\n"
 
 
 def signature_line(name: str, public_key: bytes, seconds: int, signature: bytes) -> str:
     """Return a note's line for one signature."""
     timestamped = key_id(name, public_key) + seconds.to_bytes(8, "big") + signature
+    return timestamped_line(name, timestamped)
+
+
+def timestamped_line(name: str, timestamped: bytes) -> str:
+    """Return a note's line for a key id with its timestamped signature."""
     return f"\u2014 {name} {_base64(timestamped)}\n"
+
+
+def read_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and timestamped signatures in signature lines. Raises ValueError."""
+    text = data.decode()
+    if not text.endswith("\n"):
+        raise ValueError("the last signature line has no end")
+    for line in text.removesuffix("\n").split("\n"):
+        dash, name, encoded = line.split(" ")
+        if dash != "\u2014":
+            raise ValueError("a signature line begins differently")
+        yield name, b64decode(encoded, validate=True)
+
+
+def submission(old: int, proof: tuple[bytes, ...], checkpoint: str) -> bytes:
+    """Return the body of add-checkpoint (C2SP tlog-witness)."""
+    hashes = "".join(f"{_base64(node)}\n" for node in proof)
+    return f"old {old}\n{hashes}\n{checkpoint}".encode()
 
 
 def verifier_key(name: str, public_key: bytes) -> str:

@@ -33,7 +33,12 @@ from pqkeep_keyservice.ledger.checkpoints import add_checkpoint, check_log, log_
 from pqkeep_keyservice.ledger.key_usage import count_all
 from pqkeep_keyservice.ledger.merkle import Frontier, log_size, newest_record
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_RECORDS, AUDIT_TILES
+from pqkeep_keyservice.ledger.schema import (
+    AUDIT_CHECKPOINTS,
+    AUDIT_COSIGNATURES,
+    AUDIT_RECORDS,
+    AUDIT_TILES,
+)
 from pqkeep_keyservice.ledger.schema import METADATA as AUDIT_METADATA
 from pqkeep_keyservice.ledger.uses import Counting
 from pqkeep_keyservice.storage.database import (
@@ -88,7 +93,7 @@ Arguments = TypeVarTuple("Arguments")
 RecordedChange = tuple[NewRecord, Change | None]
 """An audit record and its change, if any."""
 
-_APPENDED = (AUDIT_RECORDS, AUDIT_TILES, AUDIT_CHECKPOINTS)
+_APPENDED = (AUDIT_RECORDS, AUDIT_TILES, AUDIT_CHECKPOINTS, AUDIT_COSIGNATURES)
 """Tables whose rows are never changed."""
 _INSERTED = tuple(
     table.name for metadata in (METADATA, AUDIT_METADATA) for table in metadata.sorted_tables

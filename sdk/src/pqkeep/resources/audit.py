@@ -15,7 +15,9 @@ from pqkeep.models import (
     AuditRecord,
     Checkpoint,
     ConsistencyProof,
+    Cosignature,
     InclusionProof,
+    Witness,
 )
 
 T_co = TypeVar("T_co", covariant=True)
@@ -162,6 +164,30 @@ class Audit(Generic[T_co]):
         )
 
     @Operation
+    def tlog_proof(
+        self, record_id: int, *, log: str | None = None, shard: str | None = None
+    ) -> Call[str]:
+        """Return a C2SP tlog-proof of a record, for ``pqkeep.audit.verify_proof``.
+
+        It has the newest checkpoint that covers the record and that witnesses cosigned, if there is
+        one. Raises NotFoundError until a checkpoint covers the record.
+        """
+        return Call(
+            method="GET",
+            path=f"{API}/audit/records/{record_id:d}/tlog-proof",
+            query={"log": log, "shard": shard},
+            read=lambda data: data.text("text"),
+            form="text",
+        )
+
+    @Operation
+    def witnesses(
+        self, *, log: str | None = None, shard: str | None = None
+    ) -> Call[tuple[Witness, ...]]:
+        """Return the witnesses of the log, with the last checkpoint that each cosigned."""
+        return get("/audit/witnesses", _witnesses, {"log": log, "shard": shard})
+
+    @Operation
     def export(
         self,
         path: str | os.PathLike[str],
@@ -241,6 +267,31 @@ def _checkpoint(data: Data) -> Checkpoint:
         algorithm=data.text("algorithm"),
         key_version=data.integer("key_version"),
         signature=data.binary("signature"),
+        cosignatures=tuple(map(_cosignature, data.objects("cosignatures")))
+        if data.has("cosignatures")
+        else (),
+    )
+
+
+def _cosignature(data: Data) -> Cosignature:
+    return Cosignature(
+        witness=data.text("witness"),
+        origin=data.text("origin"),
+        at=data.time("at"),
+        signature=data.binary("signature"),
+    )
+
+
+def _witnesses(data: Data) -> tuple[Witness, ...]:
+    return tuple(
+        Witness(
+            name=witness.text("name"),
+            origin=witness.text("origin"),
+            size=witness.integer_or_none("size"),
+            at=witness.time_or_none("at"),
+            problem=witness.text_or_none("problem"),
+        )
+        for witness in data.objects("witnesses")
     )
 
 

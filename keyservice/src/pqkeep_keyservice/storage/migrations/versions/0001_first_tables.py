@@ -251,6 +251,14 @@ def _create_audit_tables() -> None:
         sa.Column("signature", sa.LargeBinary, nullable=False),
     )
     op.create_index("checkpoints_by_algorithm", "audit_checkpoints", ["algorithm", "size"])
+    op.create_table(
+        "audit_cosignatures",
+        sa.Column("witness", sa.String(128), primary_key=True),
+        sa.Column("size", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("origin", sa.String(128), nullable=False),
+        sa.Column("signature", sa.LargeBinary, nullable=False),
+    )
+    op.create_index("cosignatures_by_size", "audit_cosignatures", ["size"])
     log = op.create_table(
         "audit_log",
         sa.Column("log_id", sa.String(36), primary_key=True),
