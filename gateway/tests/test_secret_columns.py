@@ -88,7 +88,14 @@ BOUND = {
 OWNERS = frozenset({"tenant_id", "user_id", "email_key", "role", "scopes", "operator_digest"})
 """Columns that say what a credential in the same row gives, and to whom."""
 CONTENTS = frozenset(
-    {"idempotency_keys.result", "audit_outbox.event", "write_probe.filler", "campaign_scans.digest"}
+    {
+        "idempotency_keys.result",
+        "audit_outbox.event",
+        "write_probe.filler",
+        "campaign_scans.digest",
+        "external_keys.document",
+        "external_keys.digest",
+    }
 )
 """Columns without secrets: response without the credential, action, and filler."""
 TEXTS = frozenset(
@@ -137,6 +144,9 @@ TEXTS = frozenset(
         "audit_outbox.shard",
         "audit_sinks.sink",
         "campaigns.name",
+        "external_keys.source",
+        "external_keys.imported_by",
+        "external_keys.keys",
         "campaigns.description",
         "campaigns.sources",
         "campaigns.target_keyring",

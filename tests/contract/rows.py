@@ -12,6 +12,8 @@ from pqkeep_gateway.api import (
     batch,
     billing,
     campaigns,
+    cbom,
+    external_keys,
     health,
     installation,
     kem,
@@ -58,6 +60,8 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *keyrings.endpoints(nothing, nothing, nothing),
         *key_import.endpoints(nothing, terms),
         *campaigns.endpoints(no_keys, nothing, nothing),
+        *external_keys.endpoints(nothing, nothing, nothing),
+        *cbom.endpoints(no_keys, nothing, ()),
         *tenants.endpoints(
             nothing,
             nothing,

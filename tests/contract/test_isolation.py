@@ -40,6 +40,8 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /kms/keys/import-key",
             "GET /kms/keyrings",
             "GET /campaigns",
+            "GET /inventory/cbom",
+            "GET /inventory/external",
             "PUT /campaigns/{name}",
             "GET /usage",
             "GET /audit/records",
@@ -61,6 +63,7 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
     ),
     "POST /kms/keys/generate": 201,
     "POST /kms/keyrings": 201,
+    "POST /inventory/external": 201,
 }
 """The responses for another tenant's API key to requests about itself; all others are 404."""
 BATCH = "/batch"
@@ -142,6 +145,13 @@ PRIVATE_KEY = pkcs8(MLDSA87PrivateKey.generate())
 KYBER = {"algorithm": "Kyber768"}
 KEYRING = "cards"
 HASH = {"hash": "QUJD" * 10 + "QUI=", "hash_algorithm": "SHA-256"}
+EXTERNAL = {
+    "source": KEYRING,
+    "document": (
+        '{"bomFormat":"CycloneDX","specVersion":"1.6","components":[{"type":"cryptographic-asset",'
+        '"name":"www","cryptoProperties":{"assetType":"certificate","certificateProperties":{}}}]}'
+    ),
+}
 CAMPAIGN = {"sources": [KYBER], "target": {"algorithm": "X-Wing"}}
 MU = base64.b64encode(bytes(64)).decode()
 
@@ -196,6 +206,7 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keyrings": lambda _: {"name": f"k{uuid.uuid4()}"},
     "/kms/keyrings/{name}": lambda _: {"description": "changed"},
     "/campaigns/{name}": lambda _: CAMPAIGN,
+    "/inventory/external": lambda _: {**EXTERNAL, "source": "new"},
     "/campaigns/{name}/scans": lambda _: {
         "place": "cards",
         "sha256": "ab" * 32,
@@ -253,6 +264,7 @@ def _with_keys(tenant: Caller) -> Caller:
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post("/kms/keyrings", {"name": KEYRING}, status=201)
     assert tenant.ask("PUT", f"/campaigns/{KEYRING}", CAMPAIGN).is_success
+    tenant.post("/inventory/external", EXTERNAL, status=201)
     return tenant
 
 
@@ -328,6 +340,7 @@ def _state(where: Installation, owner: Caller) -> State:
         operator.get(path + "/api-keys"),
         owner.get("/kms/keyrings"),
         owner.get("/campaigns"),
+        owner.get("/inventory/external"),
     ]
 
 
@@ -356,6 +369,7 @@ def test_the_matrix(
         tenant_id=tenant.tenant_id,
         version=1,
         name="new" if method == "PUT" else KEYRING,
+        source=KEYRING,
         id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),
     )
     caller = other if credential == "other" else _shown(where, tenant, credential)

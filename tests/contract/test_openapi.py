@@ -25,6 +25,7 @@ PARTS = (
     "tools",
     "kms",
     "campaigns",
+    "inventory",
     "tenants",
     "operators",
     "auth",
@@ -50,6 +51,7 @@ FIRST = ("create_keyring", "generate_key")
 LAST = (
     *("rotate_key", "retire_key", "disable_key", "enable_key", "cancel_archive"),
     "close_campaign",
+    "remove_external_keys",
     *("change_tenant", "rotate_api_key", "revoke_api_key"),
     *("delete_tenant", "cancel_tenant_deletion"),
 )

@@ -80,7 +80,12 @@ def test_the_cells_of_creating_tenants(
 def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.Response:
     """Send a request that passes the role's check if allowed, perhaps outside the envelope."""
     filled = path.removeprefix("/api/v1").format(
-        tenant_id=person.tenant_id, version=9, key_version=9, id=id_, name="nothing"
+        tenant_id=person.tenant_id,
+        version=9,
+        key_version=9,
+        id=id_,
+        name="nothing",
+        source="nothing",
     )
     cookies = "; ".join(f"{each.name}={each.value}" for each in person.client.cookies.jar)
     return httpx2.request(

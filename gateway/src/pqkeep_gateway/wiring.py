@@ -40,6 +40,7 @@ from pqkeep_gateway.api import (
     billing,
     campaigns,
     cbom,
+    external_keys,
     health,
     installation,
     kem,
@@ -129,6 +130,7 @@ from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.campaigns import SqlCampaigns
 from pqkeep_gateway.storage.database import close_database, open_database
 from pqkeep_gateway.storage.deletion import SqlDeletions
+from pqkeep_gateway.storage.external_keys import SqlExternalKeys
 from pqkeep_gateway.storage.identities import Provider, SqlIdentities
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
@@ -399,6 +401,7 @@ async def assemble(
         ),
         *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
+        *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
         *cbom.endpoints(
             access,
             shards,

@@ -47,6 +47,8 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     """None if the event has no keyring."""
     campaign: RecordedName | None = None
     """None if the event has no campaign."""
+    target: Annotated[str, Meta(min_length=1, max_length=192, pattern=PRINTABLE)] | None = None
+    """The imported list of keys elsewhere: its source's name and its digest."""
 
 
 class EventRefusal(StrEnum):

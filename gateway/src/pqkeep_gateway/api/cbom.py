@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
 from pqkeep_gateway.api import signature
@@ -152,11 +152,8 @@ class Cbom(Data, frozen=True, kw_only=True):
 
     spec_version: SpecVersion
     cbom: Annotated[
-        Raw | UnsetType,
-        Meta(
-            description="The document. Left out with `signed_by`: the JWS contains it.",
-            extra_json_schema={"type": "object"},
-        ),
+        Json | UnsetType,
+        Meta(description="The document. Left out with `signed_by`: the JWS contains it."),
     ] = UNSET
     jws: Annotated[
         str | UnsetType,
@@ -206,7 +203,7 @@ LIMIT = integer_field(
 ).or_default(MAX_KEYS)
 _EXAMPLE = Cbom(
     spec_version=SpecVersion.V1_7,
-    cbom=Raw(b'{"bomFormat":"CycloneDX","specVersion":"1.7"}'),
+    cbom={"bomFormat": "CycloneDX", "specVersion": "1.7"},
 )
 
 
@@ -241,12 +238,16 @@ def endpoints(access: KeyAccess, shards: Shards, groups: Sequence[str]) -> tuple
             raise error_for(request.operation, refusal, call.values) from None
         installation = await _describe(shards, call, groups)
         is_whole = request.after is None and not page.has_more
-        text = document(version, call.tenant.tenant, page.keys, installation, is_whole=is_whole)
+        described = document(
+            version, call.tenant.tenant, page.keys, installation, is_whole=is_whole
+        )
         following = cursor_in_all(page.keys[-1]) if page.has_more else UNSET
         made = Cbom(spec_version=version, next=following)
         if signer is None:
-            return structs.replace(made, cbom=Raw(text))
-        return structs.replace(made, jws=await _signed(sign, call, signer, text))
+            return structs.replace(made, cbom=described)
+        return structs.replace(
+            made, jws=await _signed(sign, call, signer, _ENCODER.encode(described))
+        )
 
     return (
         Endpoint(
@@ -321,8 +322,8 @@ def document(
     installation: Installation,
     *,
     is_whole: bool,
-) -> bytes:
-    """Return the document as JSON text.
+) -> Json:
+    """Return the document.
 
     ``is_whole``: whether ``keys`` are all the tenant's key versions.
     """
@@ -364,7 +365,7 @@ def document(
     }
     digest = sha256(_ENCODER.encode(content)).digest()
     content["serialNumber"] = UUID(bytes=digest[:16], version=4).urn
-    return _ENCODER.encode(content)
+    return content
 
 
 def _algorithm(algorithm: Algorithm, version: SpecVersion) -> Json:

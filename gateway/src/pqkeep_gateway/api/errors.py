@@ -62,6 +62,11 @@ from pqkeep_gateway.storage.campaigns import (
     TooManyPlacesError,
 )
 from pqkeep_gateway.storage.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.storage.external_keys import (
+    MAX_SOURCES,
+    SourceNotFoundError,
+    TooManySourcesError,
+)
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
 from pqkeep_gateway.storage.pages import PositionNotFoundError
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
@@ -679,6 +684,12 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     ),
     OlderScanError: ErrorResponse(
         Code.CONFLICT_001, "the campaign has a newer scan of this place", ("scanned_at",)
+    ),
+    SourceNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such source", ("source",)),
+    TooManySourcesError: ErrorResponse(
+        Code.FORBIDDEN_001,
+        f"a tenant has at most {MAX_SOURCES} sources: remove one, or replace it",
+        ("source",),
     ),
     ExpiryPassedError: ErrorResponse(
         Code.INVALID_001, "expires_at must be in the future", ("expires_at",)

@@ -59,6 +59,7 @@ PARTS: Mapping[str, str] = {
     "tools": "Hashes and random bytes, without a key.",
     "kms": "The lifecycle of keys. Private keys are never shown.",
     "campaigns": "Plans to move data from old keys to a new one, and what is known of them.",
+    "inventory": "The inventory of all keys, and of keys elsewhere.",
     "tenants": "The organisations that own keys, and their API keys.",
     "operators": "The operators of the installation.",
     "auth": "People: signing in, and their own accounts.",

@@ -27,6 +27,7 @@ from pqkeep_gateway.storage.schema import (
     CAMPAIGN_SCANS,
     CAMPAIGNS,
     CONTRACTS,
+    EXTERNAL_KEYS,
     INVITATIONS,
     SESSIONS,
     TABLES_OF_USER,
@@ -182,7 +183,7 @@ class SqlDeletions:
             if not await _change(connection, tenant, _IS_SCHEDULED, values):
                 return False
             await end_contract(connection, tenant)
-            for table in (INVITATIONS, CAMPAIGN_SCANS, CAMPAIGNS):
+            for table in (INVITATIONS, CAMPAIGN_SCANS, CAMPAIGNS, EXTERNAL_KEYS):
                 await connection.execute(sa.delete(table).where(table.c.tenant_id == tenant))
             versions = await _revoke_api_keys(connection, tenant, now)
             people = await _remove_people(connection, tenant)

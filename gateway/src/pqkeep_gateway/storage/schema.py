@@ -451,6 +451,22 @@ CAMPAIGN_SCANS = Table(
 )
 """The newest scan of each place. ``digest``: SHA-256 of the scan's file. ``counts``: JSON."""
 
+EXTERNAL_KEYS = Table(
+    "external_keys",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("source", String(64), primary_key=True),
+    Column("document", LargeBinary(32), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("imported_at_us", BigInteger, nullable=False),
+    Column("imported_by", String(128), nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("moved", Integer, nullable=False),
+    Column("keys", Text, nullable=False),
+)
+"""Keys elsewhere. ``document`` and ``digest``: SHA-256 of the imported document, and of the list of
+keys that is kept. ``keys``: JSON."""
+
 WRITE_PROBE = Table(
     PROBE_TABLE,
     METADATA,

@@ -144,6 +144,7 @@ def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | Event
         happened_at_us=event.at_us,
         keyring=event.keyring,
         campaign=event.campaign,
+        target=event.target,
     )
 
 

@@ -15,6 +15,7 @@ def upgrade() -> None:
     _create_billing_tables()
     _create_outboxes()
     _create_campaign_tables()
+    _create_inventory()
 
 
 def _create_operators() -> None:
@@ -340,4 +341,19 @@ def _create_campaign_tables() -> None:
         sa.ForeignKeyConstraint(
             ["tenant_id", "campaign"], ["campaigns.tenant_id", "campaigns.name"]
         ),
+    )
+
+
+def _create_inventory() -> None:
+    op.create_table(
+        "external_keys",
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
+        sa.Column("source", sa.String(64), primary_key=True),
+        sa.Column("document", sa.LargeBinary(32), nullable=False),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False),
+        sa.Column("imported_at_us", sa.BigInteger, nullable=False),
+        sa.Column("imported_by", sa.String(128), nullable=False),
+        sa.Column("total", sa.Integer, nullable=False),
+        sa.Column("moved", sa.Integer, nullable=False),
+        sa.Column("keys", sa.Text, nullable=False),
     )
