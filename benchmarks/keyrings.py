@@ -49,7 +49,7 @@ class Connection:
         self._connection.request(method, path, text, self._headers)
         response = self._connection.getresponse()
         content = response.read()
-        if response.status >= http.client.BAD_REQUEST:
+        if response.status >= http.client.MULTIPLE_CHOICES:  # a redirect is to the sign-in
             raise BenchmarkError(f"{method} {path}: {response.status} {content[:300]!r}")
         return content
 
@@ -89,12 +89,15 @@ def _fill(ready: dict[str, Any], first: int, last: int) -> None:
         list(writers.map(create, range(WRITERS)))
 
 
-def _cookies(ready: dict[str, Any]) -> str:
-    """Sign the owner in; return the Cookie header."""
+def _cookies(ready: dict[str, Any], count: int) -> str:
+    """Sign a new viewer in; return the Cookie header. A session ends while keyrings are made."""
+    path = f"{ready['base_url']}{API}/tenants/{ready['tenant_id']}/invitations"
+    fields = {"email": f"viewer-{count}@example.com", "role": "viewer"}
+    token = ask("POST", path, fields, ready["operator_key"])["invitation_token"]
     connection = http.client.HTTPConnection(urlsplit(ready["base_url"]).netloc)
-    fields = json.dumps({"token": ready["owner_invitation"], "password": PASSWORD})
+    accepted = json.dumps({"token": token, "password": PASSWORD})
     path, headers = f"{API}/auth/accept-invitation", {"Content-Type": "application/json"}
-    connection.request("POST", path, fields, headers)
+    connection.request("POST", path, accepted, headers)
     response = connection.getresponse()
     response.read()
     values = response.headers.get_all("Set-Cookie") or ()
@@ -158,20 +161,19 @@ def _backup_milliseconds(directory: Path, count: int) -> float:
 def measure(directory: Path, counts: Sequence[int], report: Report) -> dict[int, dict[str, float]]:
     """Return milliseconds by number of keyrings and operation."""
     found: dict[int, dict[str, float]] = {}
-    made, cookies = 0, ""
+    made = 0
     for count in counts:
         with service(directory) as (_, ready):
             path = f"{ready['base_url']}{API}/tenants/{ready['tenant_id']}"
             ask("PATCH", path, {"requests_per_minute": RATE}, ready["operator_key"])
-            cookies = cookies or _cookies(ready)
             caller = Connection(ready["base_url"], {"X-API-Key": ready["api_key"]})
-            person = Connection(ready["base_url"], {"Cookie": cookies})
             others = 1 + TIMES * (len(found) + 1)  # the default one, and those of the measurements
             began = time.perf_counter()
             _fill(ready, made, count - others)
             added = count - others - made
             report(f"{count:,} keyrings: {added / (time.perf_counter() - began):,.0f} a second")
             made = count - others
+            person = Connection(ready["base_url"], {"Cookie": _cookies(ready, count)})
             found[count] = _measured(caller, person, count)
             found[count]["backup"] = _backup_milliseconds(directory, count)
         began = time.perf_counter()
