@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid interop campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid interop campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -100,6 +100,9 @@ cluster: $(VENV)/dev ## load 3 gateways and 2 shards with standbys, each part aw
 
 moves: $(VENV)/dev ## move 1,000 tenants between two shards under load: make moves ARGS="--postgresql"
 	$(BIN)/python -m tests.shards.moves $(ARGS)
+
+migration: $(VENV)/dev ## move 100,000 rows and 1,000 files by a campaign, killed twice, and check each
+	$(BIN)/python -m benchmarks.migration $(ARGS)
 
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,7 @@ RUN: Mapping[str, str] = {
     "docs/local-encryption.md python": "test_documents_in_order.py::test_everything_in_order",
     "docs/local-format.md python": "../../sdk/tests/local/test_documentation.py::",
     "docs/migrate.md python": "test_documents_in_order.py::test_everything_in_order",
+    "docs/migration.md python": "test_every_snippet.py::test_migration_in_order",
     "docs/migration.md sh": "test_every_snippet.py::test_migration_in_order",
     "docs/observability.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
     "docs/observability.md yaml": "test_every_snippet.py::test_yaml_is_what_its_reader_takes",
@@ -185,12 +188,31 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
 
 
 def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
-    """The page's commands save a bill of materials, and sign and verify it."""
+    """The page's commands move files and rows, save a bill of materials, and sign and verify it."""
     tenant = installation.new_tenant()
-    for algorithm in ("Kyber768", "Dilithium3"):
+    for algorithm in ("Kyber768", "X-Wing", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    campaign = {"sources": [{"algorithm": "Kyber768"}], "target": {"algorithm": "X-Wing"}}
+    assert tenant.ask("PUT", "/campaigns/cards-2026", campaign).status_code == 200
+    envelope = {"plaintext": "AAAA", "format": "envelope"}
+    sealed = tenant.post("/kem/encrypt", envelope)["envelope"]
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "one").write_text(sealed)
+    with closing(sqlite3.connect(tmp_path / "cards.db")) as connection, connection:
+        connection.execute("CREATE TABLE cards (id INTEGER PRIMARY KEY, number TEXT)")
+        connection.execute("INSERT INTO cards (number) VALUES (?)", (sealed,))
+    (tmp_path / "database").write_text(f"sqlite:///{tmp_path / 'cards.db'}\n")
+    environment = installation.environment(tenant.api_key)
     for text in commands("migration.md"):
-        shell(text, installation.environment(tenant.api_key))
+        shell(replaced(text, {"/srv/documents": "documents"}), environment)
+    (program,) = (
+        text for language, text in snippets(ROOT / "docs" / "migration.md") if language == "python"
+    )
+    (tmp_path / "program.py").write_text(program)
+    shell("python program.py", environment)
+    with closing(sqlite3.connect(tmp_path / "cards.db")) as connection:
+        (number,) = connection.execute("SELECT number FROM cards").fetchone()
+    assert {number[:7], (tmp_path / "documents" / "one").read_text()[:7]} == {"pqk1.Ag"}
     assert json.loads((tmp_path / "cbom.json").read_text())["bomFormat"] == "CycloneDX"
     assert (tmp_path / "cbom.json.jws").exists()
 

@@ -79,7 +79,9 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
         Operation.ENABLE_KEY,
         Operation.CANCEL_ARCHIVE,
     },
-    Group.CAMPAIGNS: _CAMPAIGNS | {AuditEvent.ADD_CAMPAIGN_SCAN, Operation.RE_ENCRYPT},
+    Group.CAMPAIGNS: _PUBLIC_KEYS
+    | _CAMPAIGNS
+    | {AuditEvent.ADD_CAMPAIGN_SCAN, Operation.RE_ENCRYPT},
     Group.DELETE_KEYRINGS: _LISTS | {Operation.DELETE_KEYRING},
     Group.INVENTORY: _INVENTORY,
     Group.ADMINISTER: _INVENTORY

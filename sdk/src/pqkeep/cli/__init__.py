@@ -17,6 +17,7 @@ from typing import Annotated
 from pqkeep.cli import (
     api_keys,
     audit,
+    campaign,
     encryption,
     inventory,
     keyrings,
@@ -48,7 +49,7 @@ re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
 macs.add_to(app)
-for group in (keys, keyrings, api_keys, tenants, audit, inventory, transit):
+for group in (keys, keyrings, campaign, api_keys, tenants, audit, inventory, transit):
     app.add_typer(group.app)
 
 

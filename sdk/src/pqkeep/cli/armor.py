@@ -10,10 +10,10 @@ The text form protects nothing by itself: the data inside is authenticated. Othe
 import base64
 import binascii
 import codecs
+from typing import Protocol
 
 from pqkeep import inputs
 from pqkeep.cli.destinations import Writer
-from pqkeep.cli.sources import Source
 from pqkeep.errors import UnreadableInputError
 
 BEGIN = f"-----BEGIN {inputs.ARMOR}-----".encode("ascii")
@@ -24,6 +24,12 @@ LONGEST_INTRODUCTION = 64 * 1024
 """Bytes of text that may stand before the first line."""
 _BYTES = LINE // 4 * 3
 _PIECE = 64 * 1024
+
+
+class Reader(Protocol):
+    """Input. ``read`` returns ``size`` bytes, or fewer at the end."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class ArmorWriter:
@@ -56,7 +62,7 @@ class ArmorWriter:
 class ArmorReader:
     """Reads data from text, whatever its line breaks are."""
 
-    def __init__(self, reader: Source) -> None:
+    def __init__(self, reader: Reader) -> None:
         """Read up to the first marker line. Raises UnreadableInputError if there is none."""
         self._reader = reader
         self._text = b""

@@ -57,6 +57,8 @@ DENIED = 5
 RATE_LIMITED = 6
 NOT_VERIFIED = 7
 UNAVAILABLE = 8
+LEFT = 9
+"""The status if a campaign has data left."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143

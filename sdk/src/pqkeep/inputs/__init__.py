@@ -8,11 +8,12 @@ is verified.
 """
 
 import binascii
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pqkeep.algorithms import (
     BY_JWK,
@@ -46,6 +47,7 @@ __all__ = [
     "ARMOR",
     "LOCAL",
     "Document",
+    "EnvelopeKey",
     "Jws",
     "Material",
     "PublicKey",
@@ -57,6 +59,7 @@ __all__ = [
     "jws_algorithm",
     "read_document",
     "read_envelope",
+    "read_envelope_key",
     "read_private_key",
     "read_public_key",
     "read_signature",
@@ -87,6 +90,7 @@ _ENVELOPE_ALGORITHMS: Mapping[int, str] = {
     3: "ML-KEM-1024",
     4: "XAES-256-GCM",
 }
+_KEYRING = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SEALING_SIZE = 12 + 16
 """Bytes of nonce and tag in every ciphertext to a public key."""
 _CIPHER_SIZE = 24 + 16
@@ -212,8 +216,25 @@ def read_document(data: bytes, kind: str) -> Mapping[str, object]:
     return {name: value for name, value in first.values.items() if name != "format"}
 
 
+class EnvelopeKey(NamedTuple):
+    """The key that an envelope names. Decryption shows whether it is true."""
+
+    keyring: str
+    algorithm: str
+    key_version: int
+
+
 def read_envelope(data: bytes) -> str:
     """Return the text of an envelope, in one line. Raises UnreadableInputError."""
+    return _envelope(data)[0]
+
+
+def read_envelope_key(data: bytes) -> EnvelopeKey:
+    """Return the key in the header of an envelope. Raises UnreadableInputError."""
+    return _envelope(data)[1]
+
+
+def _envelope(data: bytes) -> tuple[str, EnvelopeKey]:
     seen = see(data)
     if len(seen) != 1 or not isinstance(seen[0], Envelope):
         raise _refused(seen, "an envelope of pqkeep", "use the original, unchanged file")
@@ -230,13 +251,18 @@ def read_envelope(data: bytes) -> str:
         or header[0] not in _ENVELOPE_ALGORITHMS
         or header[5] > _ENVELOPE_SIZES[-1] - _ENVELOPE_SIZES[0]
         or len(header) <= _ENVELOPE_SIZES[0] + header[5]
+        or not any(header[1:5])
+        or not _KEYRING.fullmatch(header[_ENVELOPE_SIZES[0] : _ENVELOPE_SIZES[0] + header[5]])
     ):
         raise UnreadableInputError(
             "an envelope of pqkeep that is damaged: it was truncated or changed",
             "use the original, unchanged file",
         )
-    require_sealed(_ENVELOPE_ALGORITHMS[header[0]], header[_ENVELOPE_SIZES[0] + header[5] :])
-    return text
+    algorithm = _ENVELOPE_ALGORITHMS[header[0]]
+    end = _ENVELOPE_SIZES[0] + header[5]
+    require_sealed(algorithm, header[end:])
+    keyring = header[_ENVELOPE_SIZES[0] : end].decode("ascii")
+    return text, EnvelopeKey(keyring, algorithm, int.from_bytes(header[1:5], "big"))
 
 
 def jws_algorithm(jws: Jws) -> str:

@@ -1,0 +1,574 @@
+"""``pqkeep campaign``: count what is left under old keys, and move it.
+
+A scan reads headers only. Its file stays here, and the service records a statement with its digest.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from pqkeep import inputs
+from pqkeep.algorithms import Algorithm
+from pqkeep.cli.command import command
+from pqkeep.cli.destinations import destination
+from pqkeep.cli.display import as_json, show_facts, show_json, show_table
+from pqkeep.cli.failures import LEFT, OTHER, Refusal, printable
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.moving import Aim, Counts, Pace, Plan, Progress, Run, SourceKey
+from pqkeep.cli.options import STANDARD, Force
+from pqkeep.cli.sources import whole
+from pqkeep.cli.stored import StoredKey
+from pqkeep.cli.stores import Columns, Files, Lines, Place
+from pqkeep.errors import how_to_install
+from pqkeep.models import ScannedVersion
+from pqkeep.new_files import PRIVATE
+
+if TYPE_CHECKING:
+    from pqkeep.client import Client
+
+FORMAT = "pqkeep/v1/campaign-scan"
+LONGEST_URL = 4096
+LONGEST_PLACE = 200
+_COLUMNS = {
+    "keyring": "KEYRING",
+    "algorithm": "ALGORITHM",
+    "key_version": "VERSION",
+    "form": "FORM",
+    "count": "COUNT",
+    "state": "STATE",
+}
+
+app = typer.Typer(
+    name="campaign",
+    help="Count what is left under old keys, and move it to new ones.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The campaign's name.")]
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATH...]",
+        help="Files and folders; - is standard input with a ciphertext on each line.",
+        show_default=False,
+    ),
+]
+Sql = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="A database, such as postgresql+psycopg://user@host/name. All users of this machine "
+        "see a password in it.",
+        show_default=False,
+    ),
+]
+SqlFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The file of the database's URL.", show_default=False),
+]
+Table = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The table, or SCHEMA.TABLE.", show_default=False),
+]
+ColumnName = Annotated[
+    str | None,
+    typer.Option("--column", metavar="NAME", help="The column of ciphertexts.", show_default=False),
+]
+KeyColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key",
+        metavar="NAME",
+        help="A column of a unique key. Can be repeated. By default the primary key.",
+        show_default=False,
+    ),
+]
+VersionColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The column of key versions, for ciphertexts that name no key.",
+        show_default=False,
+    ),
+]
+AlgorithmColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The column of algorithms, beside --version-column.",
+        show_default=False,
+    ),
+]
+KeyringColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The column of keyrings, beside --version-column.", show_default=False
+    ),
+]
+WrappedKeys = Annotated[
+    bool,
+    typer.Option("--wrapped-keys", help="With --version-column: the column has wrapped keys."),
+]
+Keyring = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The keyring of texts that name only a version. By default the campaign's only source.",
+        show_default=False,
+    ),
+]
+AlgorithmName = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        "-a",
+        metavar="NAME",
+        help="The algorithm of texts that name only a version.",
+        show_default=False,
+    ),
+]
+PlaceName = Annotated[
+    str | None,
+    typer.Option(
+        "--place",
+        metavar="NAME",
+        help="The place's name in the statement. By default the path, or the table and column.",
+        show_default=False,
+    ),
+]
+AssociatedDataColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The column that each ciphertext is bound to, as text or bytes.",
+        show_default=False,
+    ),
+]
+ContextColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The column of the contexts of derived keys.", show_default=False
+    ),
+]
+
+
+class Named(NamedTuple):
+    """The options that name a place."""
+
+    paths: Sequence[str]
+    sql: str | None
+    columns: Columns | None
+    wraps: bool
+    is_written: bool
+    """True if standard output gets the lines of standard input."""
+
+
+class Campaign:
+    """A campaign, and the service that knows its keys."""
+
+    def __init__(
+        self, client: "Client", name: str, keyring: str | None, algorithm: str | None
+    ) -> None:
+        """Look at the campaign. Raises PqkeepError."""
+        self._client = client
+        self._stored = client.campaigns.get(name)
+        self._keyring = keyring
+        self._algorithm = algorithm
+        self._above: int | None = None
+
+    def aim(self) -> Aim:
+        """Return the plan with the active version of the target."""
+        stored = self._stored
+        target = stored.target
+        key = self._client.keys.active(target.algorithm, keyring=target.keyring)
+        algorithm = inputs.canonical(target.algorithm)
+        plan = Plan(
+            campaign=stored.name,
+            sources=tuple(
+                SourceKey(
+                    keyring=source.keyring,
+                    algorithm=inputs.canonical(source.algorithm),
+                    key_versions=source.key_versions,
+                )
+                for source in stored.sources
+            ),
+            target=StoredKey(target.keyring, algorithm, key.key_version),
+        )
+        if algorithm == Algorithm.XAES_256_GCM:
+            return Aim(plan, None)
+        from pqkeep.local import Recipient  # noqa: PLC0415 - it loads cryptography
+
+        recipient = Recipient(
+            public_key=key.public_key,
+            algorithm=algorithm,
+            key_version=key.key_version,
+            keyring=target.keyring,
+        )
+        return Aim(plan, recipient)
+
+    def default(self) -> StoredKey | None:
+        """Return the key of texts that do not name theirs, with version 1. None if unknown."""
+        sources = self._stored.sources
+        if len(sources) != 1 and (self._keyring is None or self._algorithm is None):
+            return None
+        (first, *_) = sources
+        algorithm = inputs.canonical(self._algorithm or first.algorithm)
+        return StoredKey(self._keyring or first.keyring, algorithm, 1)
+
+    def of_version(self, version: int) -> StoredKey:
+        """Return the key of a Transit text. Raises Refusal if its version does not tell it."""
+        key = self.default()
+        if key is None:
+            raise Refusal(
+                "Transit texts name only a version, and the campaign has several sources",
+                "name their key: --keyring and --algorithm",
+            )
+        target = self._stored.target
+        algorithm = inputs.canonical(target.algorithm)
+        if (target.keyring, algorithm) == key[:2]:
+            return key._replace(key_version=version)
+        if self._above is None:
+            newest = self._client.keys.active(key.algorithm, keyring=key.keyring)
+            self._above = newest.key_version
+            active = self._client.keys.active(algorithm, keyring=target.keyring)
+            if active.key_version <= self._above:
+                raise Refusal(
+                    f"the target has version {active.key_version}, and the source has version "
+                    f"{self._above}: Transit texts of both could not be told apart",
+                    "move to a keyring whose versions begin above: pqkeep keyrings create",
+                )
+        if version > self._above:
+            return StoredKey(target.keyring, algorithm, version)
+        return key._replace(key_version=version)
+
+    def require_columns(self, columns: Columns) -> None:
+        """Raise Refusal if a moved row could not name its new key."""
+        default, target = self.default(), self._stored.target
+        has = columns.of_key
+        algorithm = inputs.canonical(target.algorithm)
+        if "algorithm" not in has and (default is None or default.algorithm != algorithm):
+            raise Refusal(
+                "a moved row needs a place for its new algorithm", "name it: --algorithm-column"
+            )
+        if "keyring" not in has and (default is None or default.keyring != target.keyring):
+            raise Refusal(
+                "a moved row needs a place for its new keyring", "name it: --keyring-column"
+            )
+
+
+def _named(
+    paths: Sequence[str] | None,
+    sql: str | None,
+    sql_file: Path | None,
+    names: Mapping[str, Any],
+    invocation: Invocation,
+) -> tuple[Sequence[str], str | None, Columns | None]:
+    """Return the paths, or the database's URL and the columns. Raises Refusal."""
+    if sql is not None and sql_file is not None:
+        raise Refusal("--sql and --sql-file cannot be combined", "leave one of them out")
+    if sql_file is not None:
+        sql = whole(
+            str(sql_file), invocation, LONGEST_URL, "name a file with only the URL"
+        ).decode()
+        sql = sql.strip()
+    if (sql is None) == (not paths):
+        raise Refusal("name one place", "name files and folders, or -, or --sql")
+    if sql is None:
+        given = [name for name, value in names.items() if value]
+        if given:
+            raise Refusal(f"--{given[0].replace('_', '-')} needs --sql", "name a database: --sql")
+        if STANDARD in (paths or ()) and len(paths or ()) > 1:
+            raise Refusal("standard input cannot be combined with files", "name - alone")
+        return paths or (), None, None
+    if not names["table"] or not names["column"]:
+        raise Refusal("--sql needs --table and --column", "name the column of ciphertexts")
+    if (names["algorithm_column"] or names["keyring_column"] or names["wrapped_keys"]) and not (
+        names["version_column"]
+    ):
+        raise Refusal(
+            "--algorithm-column, --keyring-column and --wrapped-keys need --version-column",
+            "name the column of key versions",
+        )
+    return (
+        (),
+        sql,
+        Columns(
+            table=names["table"],
+            column=names["column"],
+            keys=names["key"] or (),
+            key_version=names["version_column"],
+            algorithm=names["algorithm_column"],
+            keyring=names["keyring_column"],
+            associated_data=names["associated_data_column"],
+            context=names["context_column"],
+        ),
+    )
+
+
+@contextmanager
+def _place(named: Named, campaign: Campaign, invocation: Invocation) -> Iterator[tuple[Place, str]]:
+    """Open a place. Returns it with its name."""
+    if named.sql is not None and named.columns is not None:
+        if named.columns.key_version is not None:
+            campaign.require_columns(named.columns)
+        try:
+            from pqkeep.cli.columns import Column  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError:
+            raise Refusal("SQLAlchemy is not installed", f"run {how_to_install('sql')}") from None
+        column = Column(
+            named.sql, named.columns, campaign.of_version, campaign.default(), wraps=named.wraps
+        )
+        try:
+            yield column, column.name
+        finally:
+            column.close()
+    elif STANDARD in named.paths:
+        yield Lines(campaign.of_version, is_written=named.is_written), "standard input"
+    else:
+        files = Files(named.paths, invocation, campaign.of_version)
+        yield files, ", ".join(str(Path(path).absolute()) for path in named.paths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of the table of a scan."""
+
+    keyring: str
+    algorithm: str
+    key_version: int
+    form: str
+    count: int
+    state: str
+
+
+def _rows(counts: Counts, plan: Plan) -> list[Row]:
+    def state(key: StoredKey) -> str:
+        if key == plan.target:
+            return "target"
+        return "left" if plan.is_source(key) else "other"
+
+    return [
+        Row(**key._asdict(), form=form.value, count=count, state=state(key))
+        for (key, form), count in sorted(counts.by_key.items())
+    ]
+
+
+@command(app, "scan")
+def scan(  # noqa: PLR0913 - an option each
+    invocation: Invocation,
+    name: Name,
+    paths: Paths = None,
+    *,
+    sql: Sql = None,
+    sql_file: SqlFile = None,
+    table: Table = None,
+    column: ColumnName = None,
+    key: KeyColumns = None,
+    version_column: VersionColumn = None,
+    algorithm_column: AlgorithmColumn = None,
+    keyring_column: KeyringColumn = None,
+    wrapped_keys: WrappedKeys = False,
+    keyring: Keyring = None,
+    algorithm: AlgorithmName = None,
+    place: PlaceName = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            "-o",
+            metavar="FILE",
+            help="The scan's file. By default it has the names of campaign and time.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Count the ciphertexts in a place by key version, and record the statement.
+
+    Only headers are read. The scan's file stays here: keep it as evidence. The service gets the
+    counts and the file's digest. A scan knows only this place: what it does not see is not counted.
+    """
+    names = {
+        "table": table,
+        "column": column,
+        "key": key,
+        "version_column": version_column,
+        "algorithm_column": algorithm_column,
+        "keyring_column": keyring_column,
+        "wrapped_keys": wrapped_keys,
+        "associated_data_column": None,
+        "context_column": None,
+    }
+    found, url, columns = _named(paths, sql, sql_file, names, invocation)
+    with invocation.connect() as client:
+        campaign = Campaign(client, name, keyring, algorithm)
+        plan = campaign.aim().plan
+        counts, progress = Counts(), Progress(invocation)
+        named = Named(found, url, columns, wrapped_keys, is_written=False)
+        with _place(named, campaign, invocation) as (opened, address):
+
+            def look(entry: Any) -> bool:
+                counts.add(entry, plan)
+                progress.read += 1
+                progress.tick()
+                return False
+
+            for _ in opened.pages(look):
+                pass
+        progress.end_line()
+        at = datetime.now(UTC)
+        rows = _rows(counts, plan)
+        facts = {
+            "campaign": name,
+            "place": (place or address)[:LONGEST_PLACE],
+            "scanned_at": at,
+            "left": sum(row.count for row in rows if row.state == "left"),
+            "counts": rows,
+            "older_file_keys": counts.older_file_keys,
+            "unreadable": counts.unreadable,
+            "unreadable_names": counts.unreadable_names,
+            "not_pqkeep": counts.other,
+            "empty": counts.empty,
+        }
+        data = json.dumps(as_json({"format": FORMAT, **facts}), indent=2).encode() + b"\n"
+        file = to or f"{name}-{at:%Y%m%dT%H%M%SZ}.scan.json"
+        with destination(file, otherwise=file, force=force, mode=PRIVATE) as target:
+            target.write(data)
+        digest = hashlib.sha256(data).hexdigest()
+        client.campaigns.add_scan(
+            name,
+            place=str(facts["place"]),
+            sha256=digest,
+            scanned_at=at,
+            counts=[
+                ScannedVersion(**key._asdict(), count=count)
+                for key, count in counts.by_version().items()
+            ],
+            unreadable=counts.unreadable,
+        )
+    if file == STANDARD:
+        return
+    if invocation.is_json:
+        show_json({**facts, "file": file, "sha256": digest})
+        return
+    if rows:
+        show_table(rows, _COLUMNS)
+    for text in counts.unreadable_names:
+        typer.echo(printable(f"pqkeep: {text}"), err=True)
+    shown = ("place", "left", "older_file_keys", "unreadable", "not_pqkeep", "empty")
+    show_facts(
+        invocation, {**{fact: facts[fact] for fact in shown}, "file": file, "sha256": digest}
+    )
+
+
+@command(app, "run")
+def run(  # noqa: PLR0913 - an option each
+    invocation: Invocation,
+    name: Name,
+    paths: Paths = None,
+    *,
+    sql: Sql = None,
+    sql_file: SqlFile = None,
+    table: Table = None,
+    column: ColumnName = None,
+    key: KeyColumns = None,
+    version_column: VersionColumn = None,
+    algorithm_column: AlgorithmColumn = None,
+    keyring_column: KeyringColumn = None,
+    wrapped_keys: WrappedKeys = False,
+    keyring: Keyring = None,
+    algorithm: AlgorithmName = None,
+    associated_data: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="All ciphertexts are bound to this.", show_default=False),
+    ] = None,
+    key_context: Annotated[
+        str | None,
+        typer.Option(
+            "--context", metavar="TEXT", help="The context of all ciphertexts.", show_default=False
+        ),
+    ] = None,
+    associated_data_column: AssociatedDataColumn = None,
+    context_column: ContextColumn = None,
+    new_file_key: Annotated[
+        bool,
+        typer.Option(
+            "--new-file-key",
+            help="Encrypt local data again. A new header alone does not help against a broken KEM.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would move.")] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", min=0.1, help="The most ciphertexts in a second.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Move the ciphertexts in a place to the campaign's target.
+
+    Run the same command again after an interruption: what is under the target is not moved again.
+    Several runs may work at once. An entry that another program changes meanwhile stays as that
+    program wrote it. Nothing is deleted. With -, the lines go to standard output.
+
+    The status is 0 if nothing is left, 9 if something is left, and 1 if something failed.
+    """
+    names = {
+        "table": table,
+        "column": column,
+        "key": key,
+        "version_column": version_column,
+        "algorithm_column": algorithm_column,
+        "keyring_column": keyring_column,
+        "wrapped_keys": wrapped_keys,
+        "associated_data_column": associated_data_column,
+        "context_column": context_column,
+    }
+    found, url, columns = _named(paths, sql, sql_file, names, invocation)
+    bound = {"associated_data": associated_data, "context": key_context}
+    with invocation.connect() as client:
+        campaign = Campaign(client, name, keyring, algorithm)
+        progress = Progress(invocation)
+        named = Named(found, url, columns, wrapped_keys, is_written=not dry_run)
+        with _place(named, campaign, invocation) as (opened, _):
+            moving = Run(
+                client=client,
+                invocation=invocation,
+                aim=campaign.aim,
+                place=opened,
+                progress=progress,
+                pace=Pace(invocation, progress, rate),
+                bound={what: text.encode() for what, text in bound.items() if text is not None},
+                new_file_key=new_file_key,
+                is_dry=dry_run,
+            )
+            moving.run()
+    counts = moving.counts
+    facts = {
+        "campaign": name,
+        "moved": moving.moved,
+        "left": moving.left,
+        "failed": len(moving.failures),
+        "target": counts.by_version()[moving.plan.target],
+        "unreadable": counts.unreadable,
+        "not_pqkeep": counts.other,
+        "empty": counts.empty,
+    }
+    if STANDARD in found:
+        invocation.note(json.dumps(facts))
+    elif invocation.is_json:
+        listed = [{"name": name, "reason": why} for name, why in moving.failures.items()]
+        show_json({**facts, "failures": listed})
+    else:
+        show_facts(invocation, facts)
+    if moving.failures:
+        raise typer.Exit(OTHER)
+    if moving.left:
+        raise typer.Exit(LEFT)

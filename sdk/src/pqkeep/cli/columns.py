@@ -1,0 +1,303 @@
+"""A column of a table as a place of ciphertexts. It needs the extra ``pqkeep[sql]``.
+
+Names go through SQLAlchemy, which quotes them. Errors of the database are shown by their kind only:
+their texts may have data or a password.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from pqkeep import inputs
+from pqkeep.cli.failures import UNAVAILABLE, Refusal
+from pqkeep.cli.stored import KeyOfVersion, Stored, StoredKey, recognised, with_columns
+from pqkeep.cli.stores import PAGE, Columns, Entry, Look, New, Ref, Result, Swap
+from pqkeep.errors import UnreadableInputError
+
+_FETCHED = 128
+"""Rows in memory at a time."""
+_LOCK_SECONDS = 60
+_ATTEMPTS = 3
+
+
+class Column:
+    """A column of a table. Each page and each batch is a transaction of its own."""
+
+    is_repeatable = True
+
+    def __init__(
+        self,
+        url: str,
+        columns: Columns,
+        of_version: KeyOfVersion,
+        default: StoredKey | None,
+        *,
+        wraps: bool,
+    ) -> None:
+        """Connect, and look at the table. Raises Refusal.
+
+        ``default`` is the key of ciphertexts without a header, whose columns do not name it.
+        """
+        self._of_version = of_version
+        self._default = default
+        self._wraps = wraps
+        self._names = columns
+        with _database():
+            self._engine = _engine(url)
+            self._table = self._reflected(columns.table)
+        self._column = self._named(columns.column)
+        self._keys = self._key_columns(columns.keys)
+        self._beside = {name: self._named(column) for name, column in columns.of_key.items()}
+        self._bound = {name: self._named(column) for name, column in columns.of_binding.items()}
+        self.name = f"{self._address()}/{columns.table}.{columns.column}"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def pages(self, look: Look) -> Iterator[Sequence[Ref]]:
+        """Yield the keys of rows to be moved, in the order of the keys."""
+        self._require_keys()
+        last: Ref | None = None
+        while True:
+            query = self._select().order_by(*self._keys).limit(PAGE)
+            if last is not None:
+                query = query.where(self._after(last))
+            found: list[Ref] = []
+            count = 0
+            with _database(), self._engine.connect() as connection:
+                rows = connection.execution_options(yield_per=_FETCHED).execute(query)
+                for row in rows:
+                    entry = self._entry(row)
+                    last = entry.ref
+                    count += 1
+                    if look(entry):
+                        found.append(last)
+            yield found
+            if count < PAGE:
+                return
+
+    def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
+        """Read rows again."""
+        (first, *more) = self._keys
+        chosen = sa.tuple_(first, *more).in_(refs) if more else first.in_([ref[0] for ref in refs])
+        with _database(), self._engine.connect() as connection:
+            return [self._entry(row) for row in connection.execute(self._select().where(chosen))]
+
+    def swap(self, new: Sequence[New]) -> Sequence[Result]:
+        """Replace rows in one transaction, or each in its own if one fails."""
+        try:
+            with self._engine.begin() as connection:
+                return [self._swap(connection, one) for one in new]
+        except sa.exc.SQLAlchemyError:
+            return [self._alone(one) for one in new]
+
+    def _alone(self, new: New) -> Result:
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._engine.begin() as connection:
+                    return self._swap(connection, new)
+            except sa.exc.OperationalError as error:
+                if attempt + 1 == _ATTEMPTS:
+                    return _reason(error)
+            except sa.exc.SQLAlchemyError as error:
+                return _reason(error)
+        return Swap.CHANGED
+
+    def _swap(self, connection: sa.Connection, new: New) -> Result:
+        entry = new.entry
+        data = entry.data or b""
+        conditions = [column == value for column, value in zip(self._keys, entry.ref, strict=True)]
+        conditions.append(self._column == (data.decode() if entry.is_text else data))
+        conditions += [self._beside[name] == value for name, value in entry.beside.items()]
+        values: dict[Any, Any] = {
+            self._column: new.data.decode() if entry.is_text else new.data,
+            **{self._beside[name]: getattr(new.key, name) for name in entry.beside},
+        }
+        update = sa.update(self._table).where(*conditions).values(values)
+        return Swap.DONE if connection.execute(update).rowcount == 1 else Swap.CHANGED
+
+    def _select(self) -> sa.Select[Any]:
+        columns = [*self._keys, self._column, *self._beside.values(), *self._bound.values()]
+        labelled = [column.label(f"pqkeep_{number}") for number, column in enumerate(columns)]
+        return sa.select(*labelled)
+
+    def _after(self, last: Ref) -> sa.ColumnElement[bool]:
+        (first, *more) = self._keys
+        values = [sa.literal(value, key.type) for key, value in zip(self._keys, last, strict=True)]
+        condition = sa.tuple_(first, *more) > sa.tuple_(*values) if more else first > values[0]
+        return sa.and_(condition)
+
+    def _entry(self, row: sa.Row[Any]) -> Entry:
+        values = [*row]
+        count = len(self._keys)
+        ref, value = tuple(values[:count]), values[count]
+        beside = dict(zip(self._beside, values[count + 1 :], strict=False))
+        bound = dict(zip(self._bound, values[count + 1 + len(beside) :], strict=True))
+        named = zip(self._keys, ref, strict=True)
+        name = ", ".join(f"{column.name}={part}" for column, part in named)
+        entry = Entry(
+            ref=ref,
+            name=name,
+            is_text=isinstance(value, str),
+            bound={name: _bytes(part) for name, part in bound.items() if part is not None},
+            beside=beside,
+        )
+        if value is None:
+            return entry
+        if not isinstance(value, str | bytes | memoryview):
+            return replace(
+                entry, problem=f"the column has {type(value).__name__}, not text or bytes"
+            )
+        entry = replace(entry, data=_bytes(value))
+        try:
+            return replace(entry, stored=self._stored(entry))
+        except UnreadableInputError as error:
+            return replace(entry, problem=error.what)
+
+    def _stored(self, entry: Entry) -> Stored | None:
+        data = entry.data or b""
+        if "key_version" not in self._beside:
+            return recognised(data, self._of_version)
+        named = {**(self._default._asdict() if self._default else {}), **entry.beside}
+        try:
+            key = StoredKey(
+                str(named["keyring"]),
+                inputs.canonical(str(named["algorithm"])),
+                int(named["key_version"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise UnreadableInputError(
+                "a row without a key version", "correct the column"
+            ) from None
+        return with_columns(data, key, is_wrapped=self._wraps)
+
+    def _reflected(self, name: str) -> sa.Table:
+        inspector = sa.inspect(self._engine)
+        schema, _, table = name.rpartition(".")
+        if not schema or inspector.has_table(name):
+            schema, table = "", name
+        if not inspector.has_table(table, schema=schema or None):
+            raise Refusal(f"there is no table {name}", "name it with --table, as SCHEMA.TABLE")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sa.exc.SAWarning)  # types that nothing here uses
+            return sa.Table(
+                table,
+                sa.MetaData(),
+                schema=schema or None,
+                autoload_with=self._engine,
+                resolve_fks=False,
+            )
+
+    def _key_columns(self, names: Sequence[str]) -> Sequence[sa.Column[Any]]:
+        primary = [*self._table.primary_key.columns]
+        if not names:
+            if not primary:
+                raise Refusal(
+                    f"table {self._names.table} has no primary key", "name a unique key: --key"
+                )
+            return primary
+        chosen = [self._named(name) for name in names]
+        unique = [{column.name for column in primary}]
+        with _database():
+            inspector, table = sa.inspect(self._engine), self._table
+            unique += [
+                {*constraint["column_names"]}
+                for constraint in inspector.get_unique_constraints(table.name, table.schema)
+            ]
+            unique += [
+                {*filter(None, index["column_names"])}
+                for index in inspector.get_indexes(table.name, table.schema)
+                if index["unique"] and not _is_partial(index)
+            ]
+        if not any(key and key <= {*names} for key in unique):
+            raise Refusal(
+                f"--key {', '.join(names)} is not unique",
+                "name the columns of the primary key or of another unique key",
+            )
+        return chosen
+
+    def _require_keys(self) -> None:
+        """Raise Refusal if a row has no key: NULL is not found again."""
+        nullable = [column.is_(None) for column in self._keys if column.nullable]
+        if not nullable:
+            return
+        query = sa.select(sa.func.count()).select_from(self._table).where(sa.or_(*nullable))
+        with _database(), self._engine.connect() as connection:
+            count = connection.execute(query).scalar_one()
+        if count:
+            raise Refusal(
+                f"{count} rows have NULL in a key column", "name another unique key: --key"
+            )
+
+    def _named(self, name: str) -> sa.Column[Any]:
+        if name not in self._table.columns:
+            raise Refusal(
+                f"table {self._names.table} has no column {name}",
+                f"name one of {', '.join(self._table.columns.keys())}",
+            )
+        return self._table.columns[name]
+
+    def _address(self) -> str:
+        url = self._engine.url
+        host = url.host or ""
+        return f"{url.get_backend_name()}://{host}/{url.database or ''}"
+
+
+def _is_partial(index: Any) -> bool:
+    options = index.get("dialect_options", {})
+    return None in index["column_names"] or any(name.endswith("_where") for name in options)
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _engine(text: str) -> sa.Engine:
+    """Return an engine. Its errors show no parameters. Raises Refusal, without the URL."""
+    try:
+        url = sa.make_url(text)
+        dialect = url.get_dialect()
+    except sa.exc.NoSuchModuleError:
+        raise Refusal(
+            "--sql names an unknown kind of database", "begin it with postgresql+psycopg://"
+        ) from None
+    except sa.exc.ArgumentError:
+        raise Refusal(
+            "--sql is not a database URL", "write DIALECT+DRIVER://USER@HOST/DATABASE"
+        ) from None
+    if dialect.is_async:
+        raise Refusal(
+            f"--sql names the driver {dialect.driver}, which is only for asyncio",
+            "name another driver, such as postgresql+psycopg:// or sqlite://",
+        )
+    options = {"timeout": _LOCK_SECONDS} if url.get_backend_name() == "sqlite" else {}
+    try:
+        return sa.create_engine(url, hide_parameters=True, connect_args=options)
+    except ModuleNotFoundError as error:
+        raise Refusal(
+            f"the driver {error.name} is not installed", f"run pip install {error.name}"
+        ) from None
+
+
+@contextmanager
+def _database() -> Iterator[None]:
+    """Turn errors of the database into Refusals. Their texts may have data and passwords."""
+    try:
+        yield
+    except sa.exc.SQLAlchemyError as error:
+        raise Refusal(
+            f"the database fails: {_reason(error)}",
+            "check the address, the password, and that the role may read and update the table",
+            UNAVAILABLE,
+        ) from None
+
+
+def _reason(error: Any) -> str:
+    original = getattr(error, "orig", None) or error
+    state = getattr(original, "sqlstate", None)
+    return f"{type(original).__name__}{f' {state}' if state else ''}"
