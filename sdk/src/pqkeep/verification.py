@@ -29,6 +29,7 @@ _HASHES: Mapping[str, tuple[int, bytes]] = {
 """The size of each digest, and the object identifier in DER that binds a signature to the hash."""
 _COMPOSITE_PREFIX = b"CompositeAlgorithmSignatures2025"
 _COMPOSITE_LABEL = b"COMPSIG-MLDSA65-ECDSA-P256-SHA512"
+_ED25519_SIZE = 32
 _KEY_SIZE, _SIGNATURE_SIZE = 1952, 3309
 """Bytes of an ML-DSA-65 key and signature. They are the first part of a composite's."""
 
@@ -96,6 +97,21 @@ def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str)
         raise ModuleNotFoundError(
             f"{algorithm} cannot be verified here: {how_to_install('local')}", name=error.name
         ) from None
+
+
+def verify_timestamped(message: bytes, signature: bytes, *, public_key: bytes) -> bool:
+    """Return True if a signature of a transparency log's note or cosignature is valid.
+
+    A public key of 32 bytes is Ed25519, any other ML-DSA-44. Raises ImportError if the library is
+    not installed.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ed25519, mldsa  # noqa: PLC0415 - see above
+
+    if len(public_key) == _ED25519_SIZE:
+        key = ed25519.Ed25519PublicKey.from_public_bytes(public_key)
+        return _holds(partial(key.verify, signature, message))
+    noted = mldsa.MLDSA44PublicKey.from_public_bytes(public_key)
+    return _holds(partial(noted.verify, signature, message))
 
 
 def require_public_key(algorithm: str, public_key: bytes) -> None:

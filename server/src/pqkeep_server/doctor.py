@@ -21,6 +21,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_protocol.audit import WitnessProblem, WitnessState
 from pqkeep_protocol.commits import IN_WORDS
 from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.link import peer_of
@@ -29,7 +30,12 @@ from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
-from pqkeep_server.key_service_client import KeyServiceError, require_response
+from pqkeep_server.key_service_client import (
+    KeyServiceError,
+    StandbyError,
+    list_witnesses,
+    require_response,
+)
 from pqkeep_server.key_services import is_listening
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted
@@ -270,6 +276,8 @@ def _key_service(layout: Layout) -> Iterator[str]:
         pid, uid = peer_of(peer)
     try:
         require_response(path)
+        with suppress(StandbyError):
+            yield from map(_witness_problem, filter(_has_problem, list_witnesses(path)))
     except KeyServiceError as error:
         yield str(error).replace("the key service", its, 1)
     if uid != layout.key_service.stat().st_uid:
@@ -286,6 +294,29 @@ def _key_service(layout: Layout) -> Iterator[str]:
             " /etc/security/limits.conf, or start the container with --ulimit memlock=-1. If the"
             " limit cannot be raised, turn swap off (swapoff -a)"
         )
+
+
+def _has_problem(witness: WitnessState) -> bool:
+    return witness.problem is not None
+
+
+def _witness_problem(witness: WitnessState) -> str:
+    name, origin = witness.name, witness.origin
+    match witness.problem:
+        case WitnessProblem.CONFLICT:
+            return (
+                f"the witness {name} has cosigned another history of the audit log {origin}: records"
+                " were lost or replaced, for instance by a restore. See docs/audit.md"
+            )
+        case WitnessProblem.UNKNOWN_LOG:
+            return f"the witness {name} does not know the log {origin}: have it added there"
+        case WitnessProblem.UNKNOWN_KEY:
+            return (
+                f"the witness {name} does not know the key of the log {origin}: have the note_key of"
+                " GET /api/v1/audit/keys added there. After a restore the log has a new key"
+            )
+        case problem:
+            return f"the witness {name} does not cosign the audit log: {problem}"
 
 
 def _epoch(shard: Layout) -> Iterator[str]:

@@ -20,6 +20,7 @@ from pqkeep_protocol.administration import (
     ScheduledArchive,
     ScheduledArchives,
 )
+from pqkeep_protocol.audit import ListWitnesses, WitnessState, WitnessStates
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     Answer,
@@ -48,7 +49,12 @@ LIST_SECONDS = 5.0
 """Seconds for a list of moves: it has few rows, and a person waits for it."""
 R = TypeVar("R", bound=Result)
 OperatorRequest = (
-    AnyAdministrationRequest | ListDestructions | CancelDestruction | RestoreKeyring | CancelArchive
+    AnyAdministrationRequest
+    | ListDestructions
+    | CancelDestruction
+    | RestoreKeyring
+    | CancelArchive
+    | ListWitnesses
 )
 
 
@@ -110,6 +116,12 @@ def announce_backup(path: Path, backup: AnnounceBackup) -> NewestBackup:
     """
     why_not = "the key service does not recognize the backup as one of its own data"
     return _ask(path, "backup", backup, NewestBackup, why_not)
+
+
+def list_witnesses(path: Path) -> tuple[WitnessState, ...]:
+    """Return the states of the audit log's witnesses. Raises KeyServiceError."""
+    request = ListWitnesses(tenant=INSTALLATION)
+    return _ask(path, "doctor", request, WitnessStates, "the witnesses cannot be read").witnesses
 
 
 def require_response(path: Path) -> None:

@@ -12,7 +12,17 @@ extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
 
 from pqkeep.audit._formats import MalformedError, NoJsonError, parse
 from pqkeep.audit._verification import verify
-from pqkeep.audit.report import Anchor, Continued, Finding, Kind, Portion, Report, SigningKey
+from pqkeep.audit.report import (
+    Anchor,
+    Continued,
+    Finding,
+    Kind,
+    Portion,
+    ProvenRecord,
+    Report,
+    SigningKey,
+    Witnessed,
+)
 
 __all__ = [
     "Anchor",
@@ -22,8 +32,10 @@ __all__ = [
     "MalformedError",
     "NoJsonError",
     "Portion",
+    "ProvenRecord",
     "Report",
     "SigningKey",
+    "Witnessed",
     "parse",
     "verify",
 ]

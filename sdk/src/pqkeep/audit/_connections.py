@@ -63,8 +63,10 @@ def connect(
     ]
     if not heads:
         notes.append("there is no export: only signatures and proofs of consistency were verified")
+        evidence.connected = set(evidence.trees)
         return tuple(notes)
     head, result = max(heads, key=lambda head: head[0].size)
+    evidence.connected = {tree for tree in evidence.trees if connections.are_joined(tree, head)}
     unconnected = sorted(
         tree
         for tree in evidence.trees

@@ -21,6 +21,7 @@ from pqkeep.audit._statements import (
     Header,
     Key,
     Newer,
+    NoteKey,
     Succession,
 )
 from pqkeep.audit.report import Findings, Kind, Place
@@ -125,6 +126,8 @@ class Evidence:
     consistencies: list[tuple[Place, Consistency]] = field(default_factory=list)
     headers: list[tuple[Place, Header]] = field(default_factory=list)
     """The first lines of this log's exports."""
+    connected: set[SignedTree] = field(default_factory=set)
+    """The trees that are proven states of the exported log. Without an export, all."""
     used: dict[KeyName, Key] = field(default_factory=dict)
     """Keys that made a valid signature."""
 
@@ -187,7 +190,7 @@ def collect_evidence(
 def log_of(located: Located) -> str | None:
     """Return the log id in a statement, or None."""
     statement = located.statement
-    return statement.log_id if isinstance(statement, Header | Key | Checkpoint) else None
+    return statement.log_id if isinstance(statement, Header | Key | NoteKey | Checkpoint) else None
 
 
 def _firstlog_of(located: Iterable[Located]) -> str | None:

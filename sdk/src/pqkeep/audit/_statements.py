@@ -68,6 +68,29 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteKey:
+    """The verifier key of a log's notes. Its name is the name that witnesses cosign."""
+
+    log_id: str
+    text: str
+
+    @property
+    def origin(self) -> str:
+        """The log's name in notes."""
+        return self.text.partition("+")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Cosignature:
+    """A witness's statement about a checkpoint."""
+
+    witness: str
+    origin: str
+    stamped: bytes
+    """Key id, time and signature."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A signed statement of a log's size and root at one time."""
 
@@ -78,6 +101,7 @@ class Checkpoint:
     algorithm: str
     version: int
     signature: bytes
+    cosignatures: tuple[Cosignature, ...] = ()
 
     def signed_text(self) -> bytes:
         """Return the text that the signature signs."""
@@ -145,7 +169,7 @@ class End:
     records: int
 
 
-Statement = Header | Key | Checkpoint | Consistency | Entry | Succession | Newer | End
+Statement = Header | Key | NoteKey | Checkpoint | Consistency | Entry | Succession | Newer | End
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
@@ -187,6 +211,8 @@ def _read_response(fields: "_Fields") -> Iterator[Statement]:
         log_id = fields.log_id()
         for key in fields.values("keys"):
             yield _key(_Fields(key, is_exact=False), log_id)
+        if "note_key" in fields and fields.value("note_key") is not None:
+            yield NoteKey(log_id, fields.text("note_key"))
     else:
         read = next((read for name, read in _BY_NAME.items() if name in fields), None)
         if read is None:
@@ -350,9 +376,9 @@ def _key(fields: _Fields, log_id: str | None) -> Key:
 
 
 def _exported_checkpoint(fields: _Fields) -> Checkpoint:
-    return _checkpoint(
-        fields.only("type", "log_id", "size", "root", "at", "algorithm", "key_version", "signature")
-    )
+    names = ("type", "log_id", "size", "root", "at", "algorithm", "key_version", "signature")
+    has_some = "cosignatures" in fields
+    return _checkpoint(fields.only(*names, *(("cosignatures",) if has_some else ())))
 
 
 def _checkpoint(fields: _Fields) -> Checkpoint:
@@ -364,7 +390,14 @@ def _checkpoint(fields: _Fields) -> Checkpoint:
         algorithm=fields.algorithm(),
         version=fields.natural("key_version", 1),
         signature=fields.binary("signature"),
+        cosignatures=tuple(_cosignatures(fields)),
     )
+
+
+def _cosignatures(fields: _Fields) -> Iterator[Cosignature]:
+    for value in fields.values("cosignatures") if "cosignatures" in fields else ():
+        each = _Fields(value, is_exact=False)
+        yield Cosignature(each.text("witness"), each.text("origin"), each.binary("signature"))
 
 
 def _exported_consistency(fields: _Fields) -> Consistency:

@@ -5,9 +5,10 @@ A statement without a log id belongs to the log of its export. A consistency pro
 belongs to the log for which it is valid.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 
@@ -24,8 +25,26 @@ from pqkeep.audit._export import ExportResult, verify_export
 from pqkeep.audit._files import Located, Source, export_lines, open_source, portions, statements
 from pqkeep.audit._formats import FORMATS, Formats
 from pqkeep.audit._merkle import is_grown
-from pqkeep.audit._statements import Consistency, Header, Key
-from pqkeep.audit.report import Anchor, Continued, Findings, Kind, Place, Report, SigningKey
+from pqkeep.audit._notes import (
+    LONGEST_PROOF,
+    PROOF,
+    VerifierKey,
+    read_proof,
+    seconds_of,
+    verifier_key,
+)
+from pqkeep.audit._statements import Consistency, Header, Key, NoteKey
+from pqkeep.audit.report import (
+    Anchor,
+    Continued,
+    Findings,
+    Kind,
+    Place,
+    ProvenRecord,
+    Report,
+    SigningKey,
+    Witnessed,
+)
 
 
 @dataclass(slots=True)
@@ -93,33 +112,56 @@ def _holds(proof: Consistency, evidence: Evidence) -> bool:
     )
 
 
+_LATEST = 253402300799
+"""The last second that a time can show, in seconds since 1970."""
 TRUSTED = -1
 """The number of the file of trusted keys: it comes before all others."""
 
 
 def verify(
-    paths: Sequence[str | PathLike[str]], trusted_keys: str | PathLike[str] | None = None
+    paths: Sequence[str | PathLike[str]],
+    trusted_keys: str | PathLike[str] | None = None,
+    *,
+    witnesses: Sequence[str] = (),
+    least_witnesses: int | None = None,
 ) -> Report:
-    """Verify exports, saved checkpoints, keys and consistency proofs.
+    """Verify exports, saved checkpoints, keys, consistency proofs, and tlog-proofs of records.
+
+    ``witnesses`` are verifier keys (vkeys). At least ``least_witnesses`` of them, by default all,
+    must have cosigned the log under the name in the trusted keys.
 
     Without a file of trusted keys, the keys in the verified files are used. The result then shows
     only that the files are consistent. Wrong content becomes a finding, never an exception.
 
-    Raises OSError for an unreadable file, ValueError without paths, and ImportError without the
-    extra ``pqkeep[audit]``.
+    Raises OSError for an unreadable file, ValueError without paths or for an invalid witness, and
+    ImportError without the extra ``pqkeep[audit]``.
     """
-    return verify_formats(FORMATS, paths, trusted_keys)
+    return verify_formats(
+        FORMATS, paths, trusted_keys, witnesses=witnesses, least_witnesses=least_witnesses
+    )
 
 
 def verify_formats(
     formats: Formats,
     paths: Sequence[str | PathLike[str]],
     trusted_keys: str | PathLike[str] | None = None,
+    *,
+    witnesses: Sequence[str] = (),
+    least_witnesses: int | None = None,
 ) -> Report:
     """Verify like ``verify``, but with these formats of records."""
     if not paths:
         raise ValueError("no files to verify")
+    witness_keys = {key.name: key for key in map(verifier_key, witnesses)}
+    least = len(witness_keys) if least_witnesses is None else least_witnesses
+    if not 0 <= least <= len(witness_keys):
+        raise ValueError("more witnesses are needed than there are keys of witnesses")
+    quorum = Quorum(witness_keys, least)
     findings = Findings()
+    proofs = [path for path in paths if _is_proof(Path(path))]
+    paths = [path for path in paths if path not in proofs]
+    if not paths:
+        return _of_proofs(proofs, formats, trusted_keys, quorum, findings)
     with ExitStack() as stack:
         files = [open_source(Path(path), order, formats, stack) for order, path in enumerate(paths)]
         parts = [part for file in files for part in portions(file)]
@@ -135,23 +177,174 @@ def verify_formats(
         collected = [collect_evidence(log.located, log.trusted, findings) for log in logs]
         add_saved_proofs(collected, logs)
         *earlier, report = [
-            _report(evidence, sources, findings, are_keys_trusted=trusted is not None)
-            for evidence in collected
+            _report(evidence, sources, findings, quorum, log.trusted)
+            for evidence, log in zip(collected, logs, strict=True)
         ]
+        proven = tuple(_proven(proofs, trusted, quorum, findings))
     if not (report.portions or collected[-1].trees or findings.count):
         message = "there is nothing to verify: no export, and no checkpoint"
         findings.add(Kind.NOTHING, message, sources[0].place(0))
     return replace(
-        report, findings=findings.listed(), further=findings.further, earlier=tuple(earlier)
+        report,
+        findings=findings.listed(),
+        further=findings.further,
+        proofs=proven,
+        earlier=tuple(earlier),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The keys of witnesses, by name, and how many of them must have cosigned."""
+
+    keys: Mapping[str, VerifierKey]
+    least: int
+
+    def require(self, witnessed: Sequence[Witnessed], place: Place, findings: Findings) -> None:
+        """Report a log or proof that too few witnesses cosigned."""
+        if len(witnessed) < self.least:
+            names = ", ".join(sorted(self.keys.keys() - {one.witness for one in witnessed}))
+            message = (
+                f"{len(witnessed)} of {len(self.keys)} witnesses cosigned it, and {self.least} must:"
+                f" no cosignature of {names}"
+            )
+            findings.add(Kind.NOT_WITNESSED, message, place)
+
+
+def _witnessed(
+    evidence: Evidence, origins: Collection[str], quorum: Quorum, findings: Findings
+) -> Iterator[Witnessed]:
+    """Yield the largest tree that each witness cosigned under a trusted name of the log."""
+    largest: dict[str, Witnessed] = {}
+    for tree in sorted(evidence.connected):
+        for place, checkpoint in evidence.trees[tree]:
+            for cosignature in checkpoint.cosignatures:
+                key = quorum.keys.get(cosignature.witness)
+                if key is None or cosignature.origin not in origins:
+                    continue
+                is_valid = key.has_signed(
+                    cosignature.stamped, cosignature.origin, tree.size, tree.root
+                )
+                if is_valid:
+                    largest[key.name] = _told(key, cosignature.origin, tree, cosignature.stamped)
+                elif is_valid is False:
+                    message = f"the cosignature of {key.name} of {tree.size} records is invalid"
+                    findings.add(Kind.BAD_COSIGNATURE, message, place)
+    yield from sorted(largest.values(), key=lambda one: (-one.size, one.witness))
+
+
+def _told(key: VerifierKey, origin: str, tree: SignedTree, stamped: bytes) -> Witnessed:
+    seconds = min(seconds_of(stamped), _LATEST)
+    at = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return Witnessed(key.name, origin, tree.size, at)
+
+
+def _is_proof(path: Path) -> bool:
+    """Return True if a file begins like a tlog-proof."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as opened:
+        return opened.read(len(PROOF)) == PROOF
+
+
+def _of_proofs(
+    paths: Sequence[str | PathLike[str]],
+    formats: Formats,
+    trusted_keys: str | PathLike[str] | None,
+    quorum: Quorum,
+    findings: Findings,
+) -> Report:
+    """Return the report about files that are all tlog-proofs."""
+    trusted = None
+    if trusted_keys is not None:
+        with ExitStack() as stack:
+            trusted = _trusted(open_source(Path(trusted_keys), TRUSTED, formats, stack), findings)
+    proven = tuple(_proven(paths, trusted, quorum, findings))
+    return Report(
+        log_id=None,
+        continued=(),
+        portions=(),
+        checkpoints=(),
+        keys=(),
+        are_keys_trusted=True,
+        findings=findings.listed(),
+        further=findings.further,
+        notes=(),
+        proofs=proven,
+    )
+
+
+def _proven(
+    paths: Sequence[str | PathLike[str]],
+    trusted: Sequence[Located] | None,
+    quorum: Quorum,
+    findings: Findings,
+) -> Iterator[ProvenRecord]:
+    """Yield the records that valid tlog-proofs show to be in the log of the trusted keys."""
+    keys = [item.statement for item in trusted or () if isinstance(item.statement, NoteKey)]
+    for order, path in enumerate(paths):
+        place = Place(order, 0, str(path))
+        with Path(path).open("rb") as opened:
+            data = opened.read(LONGEST_PROOF)
+        try:
+            proof = read_proof(data)
+            note = proof.note
+            logs = [verifier_key(key.text) for key in keys if key.origin == note.origin]
+            signed = [log for log in logs if note.signed_by(log) is not None]
+            cosigned = {
+                key: stamped
+                for key in quorum.keys.values()
+                if (stamped := note.signed_by(key)) is not None
+            }
+        except ValueError as error:
+            findings.add(Kind.MALFORMED, str(error), place)
+            continue
+        if not signed:
+            message = f"no trusted key signed the note of {note.origin}: save the log's keys again"
+            if not keys:
+                message = "name the log's saved keys with --keys: a proof has no keys"
+            findings.add(Kind.UNKNOWN_KEY, message, place)
+            continue
+        if not proof.is_included:
+            message = f"the record is not in the log of {note.size} records"
+            findings.add(Kind.NOT_INCLUDED, message, place, proof.index + 1)
+            continue
+        tree = SignedTree(note.size, note.root)
+        witnessed = tuple(
+            _told(key, note.origin, tree, stamped) for key, stamped in cosigned.items()
+        )
+        quorum.require(witnessed, place, findings)
+        yield ProvenRecord(
+            file=str(path),
+            id=proof.index + 1,
+            operation=str(proof.record.get("operation")),
+            recorded_at=str(proof.record.get("recorded_at")),
+            origin=note.origin,
+            size=note.size,
+            witnessed=witnessed,
+        )
+
+
 def _report(
-    evidence: Evidence, sources: Sequence[Source], findings: Findings, *, are_keys_trusted: bool
+    evidence: Evidence,
+    sources: Sequence[Source],
+    findings: Findings,
+    quorum: Quorum,
+    trusted: Sequence[Located] | None,
 ) -> Report:
     """Verify the statements about one log. Return the report without the findings."""
     exports = list(_verify_exports(evidence, sources, findings))
     notes = connect(evidence, exports, findings)
+    origins = {
+        item.statement.origin for item in trusted or () if isinstance(item.statement, NoteKey)
+    }
+    witnessed = tuple(_witnessed(evidence, origins, quorum, findings))
+    place = sources[0].place(0)
+    if quorum.keys and not origins:
+        message = "no trusted keys name the log: give the log's saved keys, which have its note_key"
+        findings.add(Kind.NOT_WITNESSED, message, place)
+    else:
+        quorum.require(witnessed, place, findings)
     return Report(
         log_id=evidence.log_id,
         continued=tuple(_continued(evidence)),
@@ -160,7 +353,8 @@ def _report(
         keys=tuple(
             SigningKey(*name, key.fingerprint()) for name, key in sorted(evidence.used.items())
         ),
-        are_keys_trusted=are_keys_trusted,
+        are_keys_trusted=trusted is not None,
+        witnessed=witnessed,
         findings=(),
         further=0,
         notes=notes,
@@ -171,7 +365,7 @@ def _trusted(source: Source, findings: Findings) -> list[Located]:
     keys = [
         statement
         for statement in statements(source, findings)
-        if isinstance(statement.statement, Key)
+        if isinstance(statement.statement, Key | NoteKey)
     ]
     if not keys:
         findings.add(Kind.NO_KEYS, "there are no keys in it", source.place(0))

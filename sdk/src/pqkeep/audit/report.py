@@ -35,6 +35,9 @@ class Kind(StrEnum):
     NOT_CONNECTED = "not-connected"
     BAD_CONSISTENCY = "bad-consistency"
     BAD_SUCCESSION = "bad-succession"
+    BAD_COSIGNATURE = "bad-cosignature"
+    NOT_WITNESSED = "not-witnessed"
+    NOT_INCLUDED = "not-included"
     NOTHING = "nothing"
 
 
@@ -87,6 +90,32 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
+class Witnessed:
+    """The largest tree of the verified log that a witness cosigned."""
+
+    witness: str
+    origin: str
+    """The log's name for the witness."""
+    size: int
+    at: str
+    """When the witness cosigned it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenRecord:
+    """A record that a tlog-proof shows to be in the log."""
+
+    file: str
+    id: int
+    operation: str
+    recorded_at: str
+    origin: str
+    size: int
+    """The number of records of the proof's checkpoint."""
+    witnessed: tuple[Witnessed, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SigningKey:
     """A public key that made a valid signature."""
 
@@ -126,6 +155,9 @@ class Report:
     """The number of findings that are not listed."""
     notes: tuple[str, ...]
     """Notes on facts that were not verified. They are not findings."""
+    witnessed: tuple[Witnessed, ...] = ()
+    """The witnesses that cosigned the log, the largest tree first."""
+    proofs: tuple[ProvenRecord, ...] = ()
     earlier: tuple["Report", ...] = ()
     """The logs of earlier shards of the tenant, the first one first. Empty unless an export has the
     records of several logs. ``findings`` has the findings of all logs.

@@ -40,7 +40,7 @@ from pqkeep.errors import MalformedResponseError, how_to_install
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 if TYPE_CHECKING:
-    from pqkeep.audit import Anchor, Continued, Portion, Report
+    from pqkeep.audit import Anchor, Continued, Portion, ProvenRecord, Report
     from pqkeep.models import AuditKey
 
 
@@ -61,6 +61,13 @@ CHECKPOINTS = {
     "algorithm": "ALGORITHM",
     "key_version": "VERSION",
     "root": "ROOT",
+}
+WITNESSES = {
+    "name": "WITNESS",
+    "origin": "LOG",
+    "size": "RECORDS",
+    "at": "COSIGNED",
+    "problem": "PROBLEM",
 }
 KEYS = {"algorithm": "ALGORITHM", "key_version": "VERSION", "fingerprint": "FINGERPRINT"}
 LARGEST_PAGE = 200
@@ -274,6 +281,41 @@ def note(
         file.write(client.audit.note(log=log, shard=shard).encode())
 
 
+@command(app, "proof")
+def proof(
+    invocation: Invocation,
+    record: Annotated[
+        int, typer.Argument(metavar="RECORD", min=1, help="The record's id.", show_default=False)
+    ],
+    *,
+    to: To = None,
+    force: Force = False,
+    log: Log = None,
+    shard: Shard = None,
+) -> None:
+    """Save a proof that a record is in the log, cosigned by the log's witnesses.
+
+    The file is a C2SP tlog-proof. pqkeep audit verify verifies it with saved keys.
+    """
+    with (
+        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as file,
+        invocation.connect() as client,
+    ):
+        file.write(client.audit.tlog_proof(record, log=log, shard=shard).encode())
+
+
+@command(app, "witnesses")
+def witnesses(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> None:
+    """Show the witnesses of the log. JSON output has one witness per line."""
+    with invocation.connect() as client:
+        found = client.audit.witnesses(log=log, shard=shard)
+    if not invocation.is_json:
+        show_table(found, WITNESSES)
+        return
+    for one in found:
+        show_json_line(one)
+
+
 @command(app, "keys")
 def keys(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> None:
     """Show the keys that verify checkpoints. Save them as JSON for audit verify."""
@@ -320,6 +362,7 @@ def _row(key: "AuditKey") -> KeyRow:
 FAILED = 7
 BEGINNING = 64 * 1024
 """Bytes that are read first, to recognize a file."""
+_PROOF = b"c2sp.org/tlog-proof@v1\n"
 _OTHERS = {"kty", "protected", "encryption", "import_key_id"}
 """Names in JSON objects of keys and signatures. No object of an audit log has them."""
 UNTRUSTED = (
@@ -342,8 +385,8 @@ def verify_command(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Exports of the audit log, and saved JSON lines or API responses with checkpoints, "
-            "consistency proofs and keys.",
+            help="Exports of the audit log, saved JSON lines or API responses with checkpoints, "
+            "consistency proofs and keys, and proofs of records.",
             show_default=False,
         ),
     ],
@@ -357,9 +400,27 @@ def verify_command(
             show_default=False,
         ),
     ] = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="A verifier key of a witness that must have cosigned the log, or a file with one on "
+            "each line. Repeat it for each witness. Needs --keys.",
+            show_default=False,
+        ),
+    ] = None,
+    least_witnesses: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How many of these witnesses must have cosigned; by default all.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[Output, typer.Option(help="The form of the result.")] = Output.TEXT,
 ) -> None:
-    """Verify exports of the audit log offline.
+    """Verify exports of the audit log, and proofs of its records, offline.
 
     The status is 0 if everything is verified, 7 if anything is wrong, 1 if a file cannot be read,
     and 2 for a usage error.
@@ -371,7 +432,14 @@ def verify_command(
     try:
         for file in (*files, *(() if keys is None else (keys,))):
             _require_lines(file)
-        report = verify(files, keys)
+        report = verify(
+            files,
+            keys,
+            witnesses=[key for given in witness or () for key in _witness_keys(given)],
+            least_witnesses=least_witnesses,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(printable(str(error)), param_hint="--witness") from None
     except OSError as error:
         message = f"pqkeep: cannot read {error.filename}: {error.strerror}"
         typer.echo(printable(message), err=True)
@@ -387,6 +455,13 @@ def verify_command(
     raise typer.Exit(0 if report.is_verified else FAILED)
 
 
+def _witness_keys(given: str) -> list[str]:
+    """Return a verifier key, or those in a file. Raises OSError."""
+    if given.count("+") > 1 and "\n" not in given:
+        return [given]
+    return Path(given).read_text(encoding="utf-8").split()
+
+
 def _require_lines(file: Path) -> None:
     """Raise Exit for a file that has nothing of an audit log, after naming it.
 
@@ -396,7 +471,7 @@ def _require_lines(file: Path) -> None:
         return  # the verification says why it cannot be read
     with file.open("rb") as opened:
         begin = opened.read(BEGINNING)
-    if _has_json(begin):
+    if _has_json(begin) or begin.startswith(_PROOF):
         return
     is_whole = len(begin) < BEGINNING
     what = inputs.describe(begin) if is_whole else "in an unknown form"
@@ -459,18 +534,18 @@ def _show(report: "Report") -> None:
 
 def _facts(report: "Report") -> Iterator[tuple[str, str]]:
     """Yield the verified facts, by name."""
+    for proof in report.proofs:
+        yield "record", _proven(proof)
+    if report.log_id is None and report.proofs:
+        return
     yield "log", report.log_id or "unknown"
     for log_id in reversed(report.continued):
         yield "continues", _continued(log_id)
     for portion in report.portions:
         yield "records", _records(portion)
-    sizes = {portion.size for portion in report.portions}
-    others = [anchor for anchor in report.checkpoints if anchor.size not in sizes]
-    for anchor in report.checkpoints:
-        if anchor.size in sizes:
-            yield "checkpoint", _checkpoint(anchor)
-    if others:
-        yield "checkpoint", f"{len(others)} more, of {others[0].size} to {others[-1].size} records"
+    yield from (("checkpoint", text) for text in _checkpoints(report))
+    for one in report.witnessed:
+        yield "witnessed", f"{one.size} records at {one.at} by {one.witness}, as {one.origin}"
     trust = "trusted" if report.are_keys_trusted else "not trusted"
     for key in report.keys:
         yield "key", f"{key.algorithm} version {key.key_version}, {key.fingerprint}, {trust}"
@@ -478,6 +553,25 @@ def _facts(report: "Report") -> Iterator[tuple[str, str]]:
         yield "note", note
     if not report.are_keys_trusted:
         yield "note", UNTRUSTED
+
+
+def _checkpoints(report: "Report") -> Iterator[str]:
+    """Yield the checkpoints of exports, then the number of the others."""
+    sizes = {portion.size for portion in report.portions}
+    others = [anchor for anchor in report.checkpoints if anchor.size not in sizes]
+    for anchor in report.checkpoints:
+        if anchor.size in sizes:
+            yield _checkpoint(anchor)
+    if others:
+        yield f"{len(others)} more, of {others[0].size} to {others[-1].size} records"
+
+
+def _proven(proof: "ProvenRecord") -> str:
+    names = ", ".join(f"{one.witness} at {one.at}" for one in proof.witnessed)
+    return (
+        f"{proof.id}, {proof.operation} at {proof.recorded_at}, is in the first {proof.size} records"
+        f" of {proof.origin}, {f'cosigned by {names}' if names else 'without a witness'}"
+    )
 
 
 def _continued(log: "Continued") -> str:

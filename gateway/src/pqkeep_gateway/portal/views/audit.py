@@ -51,9 +51,10 @@ API_KEY_EVENTS = {
 async def _read(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
     operation, shows_views = query.get("operation", "").strip(), bool(query.get("views"))
-    records, checkpoints, people = await asyncio.gather(
+    records, checkpoints, witnesses, people = await asyncio.gather(
         _records(visit, page_views=shows_views or operation in PAGE_VIEWS),
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
+        reader.section("list_audit_witnesses", shard=query.get("shard") or None),
         addresses(reader),
     )
     shown = records.data.records if records.data else ()
@@ -61,6 +62,7 @@ async def _read(visit: Visit) -> Content:
         "records": records,
         "tenants": await _tenant_names(reader, {record.tenant_id for record in shown}),
         "checkpoints": checkpoints,
+        "witnesses": witnesses.data.witnesses if witnesses.data else (),
         "names": people,
         "api_key_events": API_KEY_EVENTS,
         "filters": {name: query.get(name, "") for name in _IN_FORM},
