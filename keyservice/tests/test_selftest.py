@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, MLDSA87PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM1024PrivateKey
 
-from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto import legacy, selftest
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
@@ -25,7 +25,12 @@ KNOWN: dict[str, dict[str, bytes]] = {
         files("pqkeep_keyservice.crypto").joinpath("selftest.json").read_text()
     ).items()
 }
-VALUES = [(name, field) for name, response in KNOWN.items() for field in response]
+VALUES = [
+    (name, field)
+    for name, response in KNOWN.items()
+    for field in response
+    if (name in legacy.DECRYPTION, field) != (True, "seed")  # OpenSSL corrects a damaged CRT part
+]
 
 
 def test_every_algorithm_passes() -> None:
@@ -81,6 +86,10 @@ def passes(algorithm: Algorithm, known: dict[str, bytes]) -> bool:
         return selftest._holds(selftest._kem(KEMS[algorithm], known))
     if algorithm in SYMMETRIC:
         return selftest._holds(selftest._symmetric(SYMMETRIC[algorithm], known))
+    if algorithm in legacy.DECRYPTION:
+        return selftest._holds(selftest._decryption(legacy.DECRYPTION[algorithm], known))
+    if algorithm in legacy.VERIFICATION:
+        return selftest._holds(selftest._verification(legacy.VERIFICATION[algorithm], known))
     signs = algorithm not in PARAMETER_SETS
     return selftest._holds(selftest._signature(SCHEMES[algorithm], known, signs=signs))
 

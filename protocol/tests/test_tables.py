@@ -5,6 +5,7 @@ import pytest
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
     KEY_PAIRS,
+    LEGACY,
     LIFECYCLE,
     ON_KEYRINGS,
     ON_RULES,
@@ -48,6 +49,18 @@ SIZES = {  # FIPS 203, table 3; FIPS 204, table 2; FIPS 205, table 2; the two dr
     "XAES-256-GCM": (Kind.CIPHER, 0, 0),
     "HMAC-SHA-256": (Kind.MAC, 0, 32),
     "HMAC-SHA-512": (Kind.MAC, 0, 64),
+    **dict.fromkeys(
+        ("RSA-OAEP-SHA-1", "RSA-OAEP-SHA-256", "RSA-OAEP-SHA-384", "RSA-OAEP-SHA-512"),
+        (Kind.LEGACY_DECRYPTION, 0, 0),
+    ),
+    **dict.fromkeys(
+        (
+            *("RSA-PKCS1-SHA-256", "RSA-PKCS1-SHA-384", "RSA-PKCS1-SHA-512"),
+            *("RSA-PSS-SHA-256", "RSA-PSS-SHA-384", "RSA-PSS-SHA-512"),
+            *("ECDSA-P-256", "ECDSA-P-384", "ECDSA-P-521"),
+        ),
+        (Kind.LEGACY_VERIFICATION, 0, 0),
+    ),
 }
 
 
@@ -60,27 +73,34 @@ def test_every_algorithm_has_its_row(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
-    """Encryption keys never sign, signature keys never decrypt, and all have a lifecycle."""
+    """Encryption keys never sign, signature keys never decrypt, legacy keys are never made here."""
     spec = ALGORITHMS[algorithm]
     expected = {
         Kind.KEM: KEM,
         Kind.SIGNATURE: SIGNATURE,
         Kind.CIPHER: KEM - {"encapsulate", "decapsulate"},
         Kind.MAC: MAC,
+        Kind.LEGACY_DECRYPTION: {"re-encrypt"},
+        Kind.LEGACY_VERIFICATION: {"verify", "verify-hash"},
     }[spec.kind]
     if algorithm.value == "ML-KEM-1024":  # the specification has no wrapping with it
         expected = expected - {"wrap", "unwrap"}
     if algorithm.value in {"Dilithium3", "ML-DSA-87"}:  # mu of FIPS 204, JWS of RFC 9964
         expected = expected | EXTERNAL_MU | {"sign-jws"}
     assert spec.operations - LIFECYCLE == expected
-    of_pairs = {"get-import-key", "import-key", "list-public-keys"}
-    assert LIFECYCLE - spec.operations == (of_pairs if spec.is_symmetric else set())
+    missing = set[str]()
+    if spec.is_symmetric:
+        missing = {"get-import-key", "import-key", "list-public-keys"}
+    if spec.is_legacy:
+        missing = {"generate-key", "rotate-key", "list-public-keys"}
+    assert LIFECYCLE - spec.operations == missing
 
 
 def test_the_specification_has_ten_algorithms() -> None:
-    """The first ten algorithms have public keys; the symmetric ones come behind them."""
+    """The first ten are the specification's; the symmetric and the legacy ones come behind them."""
     assert tuple(Algorithm)[:10] == KEY_PAIRS
-    assert all(ALGORITHMS[algorithm].is_symmetric for algorithm in tuple(Algorithm)[10:])
+    assert all(ALGORITHMS[algorithm].is_symmetric for algorithm in tuple(Algorithm)[10:13])
+    assert tuple(Algorithm)[13:] == LEGACY
 
 
 @pytest.mark.parametrize("operation", sorted((KEM | SIGNATURE | EXTERNAL_MU | MAC) - READS))

@@ -17,7 +17,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
 from tests.fixtures.processes import ENVIRONMENT
 
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Operation
 
 COMMAND_SECONDS = 100
 UNKNOWN = ("--newest", "0.0")
@@ -107,7 +107,7 @@ def backup(
 
 QUICK = tuple(
     algorithm
-    for algorithm in Algorithm
+    for algorithm in CURRENT
     if ALGORITHMS[algorithm].standard != "FIPS 205" or algorithm is Algorithm.SLH_DSA_SHA2_128F
 )
 """The algorithms without those whose signatures take up to a second."""
@@ -122,7 +122,7 @@ class Outputs:
     macs: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, caller: Caller, algorithms: Iterable[Algorithm] = Algorithm) -> Outputs:
+    def of(cls, caller: Caller, algorithms: Iterable[Algorithm] = CURRENT) -> Outputs:
         """Make a key of each algorithm for a tenant, one of them retired, and use them all."""
         outputs = cls()
         for algorithm in algorithms:

@@ -25,14 +25,14 @@ from tests.fixtures.postgresql import options_of
 from tests.sampling import IS_EXHAUSTIVE
 
 from pqkeep.audit import verify
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import CURRENT
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_server.initialise import IN_FILES, Stores
 
 AskFile = Callable[..., list[tuple[Any, ...]]]
 
 WRITERS = 2
-ALGORITHMS = tuple(Algorithm) if IS_EXHAUSTIVE else QUICK
+ALGORITHMS = CURRENT if IS_EXHAUSTIVE else QUICK
 """The algorithms of the ciphertexts and signatures that both installations exchange."""
 REFRESH = "service_refresh_token"
 SECONDS = 60

@@ -1,4 +1,4 @@
-"""A key service in this process, and tenants with a key of every algorithm."""
+"""A key service in this process, and tenants with a key of every current algorithm."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import CURRENT, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, GenerateKey
@@ -117,10 +117,10 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
 
 @pytest.fixture(scope="session")
 def tenant(execute: Execute) -> TenantId:
-    """Make a tenant of the key service in this process, with a key of every algorithm."""
+    """Make a tenant of the key service in this process, with a key of every current algorithm."""
     tenant = TenantId(uuid4())
     made = execute(
-        [GenerateKey(tenant=tenant, algorithm=algorithm, quota=None) for algorithm in Algorithm]
+        [GenerateKey(tenant=tenant, algorithm=algorithm, quota=None) for algorithm in CURRENT]
     )
     assert not [kind for kind in made if isinstance(kind, ErrorKind)]
     return tenant
@@ -128,11 +128,11 @@ def tenant(execute: Execute) -> TenantId:
 
 @pytest.fixture(scope="session")
 def new_tenant_with_keys(installation: Installation) -> Callable[[], Post]:
-    """Make a tenant with a key of every algorithm; return its post function."""
+    """Make a tenant with a key of every current algorithm; return its post function."""
 
     def make() -> Post:
         caller = installation.new_tenant()
-        for algorithm in Algorithm:
+        for algorithm in CURRENT:
             caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
         return lambda path, body: caller.ask("POST", path, body)
 
@@ -154,5 +154,5 @@ def new_post(installation: Installation) -> Callable[[Algorithm], tuple[Post, by
 
 @pytest.fixture(scope="session")
 def post(new_tenant_with_keys: Callable[[], Post]) -> Post:
-    """Post as a tenant with a key of every algorithm."""
+    """Post as a tenant with a key of every current algorithm."""
     return new_tenant_with_keys()

@@ -40,6 +40,10 @@ MODULES: Mapping[str, Module] = {
         f"{_KEY_SERVICE}/crypto/symmetric.py",
         ("keyservice/tests/test_symmetric_keys.py", "keyservice/tests/test_golden_formats.py"),
     ),
+    "legacy": Module(
+        f"{_KEY_SERVICE}/crypto/legacy.py",
+        ("keyservice/tests/test_legacy_keys.py", "keyservice/tests/test_legacy_vectors.py"),
+    ),
     "merkle": Module(f"{_KEY_SERVICE}/ledger/merkle.py", ("keyservice/tests/test_merkle.py",)),
     "policy": Module(f"{_GATEWAY}/access/policy.py", _POLICY_TESTS),
     "cedar": Module(f"{_GATEWAY}/tenancy/cedar.py", _POLICY_TESTS),

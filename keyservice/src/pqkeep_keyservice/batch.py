@@ -225,8 +225,9 @@ def _places(requests: Sequence[ItemRequest]) -> tuple[deque[int], deque[int]]:
     """Return the places of requests for the event loop, and of those for threads or processes."""
     here, elsewhere = deque[int](), deque[int]()
     for place, request in enumerate(requests):
-        signs = ALGORITHMS[request.algorithm].kind is Kind.SIGNATURE
-        (elsewhere if signs else here).append(place)
+        spec = ALGORITHMS[request.algorithm]
+        takes_long = spec.kind is Kind.SIGNATURE or spec.is_legacy
+        (elsewhere if takes_long else here).append(place)
     return here, elsewhere
 
 

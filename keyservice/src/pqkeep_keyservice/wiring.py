@@ -90,9 +90,8 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     log = AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
     workers = WorkerProcesses(settings, material)
-    in_process = InProcess(
-        material, Threads("crypto", os.cpu_count() or 1), verify_signatures=verify_signatures
-    )
+    crypto_threads = Threads("crypto", os.cpu_count() or 1)
+    in_process = InProcess(material, crypto_threads, verify_signatures=verify_signatures)
     executor_of = executors(schemes, in_process, workers)
     encapsulation_workers = EncapsulationWorkers()
     parts = Parts(
@@ -104,6 +103,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         executors=executor_of,
         encapsulation_workers=encapsulation_workers,
         import_keys=ImportKeys(),
+        crypto_threads=crypto_threads,
         least_delay=least_delay,
     )
     gate = TenantGate(store)

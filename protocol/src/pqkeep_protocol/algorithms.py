@@ -11,12 +11,14 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The kinds of keys: two of key pairs, and two of symmetric keys."""
+    """The kinds of keys: two of key pairs, two of symmetric keys, and two of legacy keys."""
 
     KEM = "kem"
     SIGNATURE = "signature"
     CIPHER = "cipher"
     MAC = "mac"
+    LEGACY_DECRYPTION = "legacy-decryption"
+    LEGACY_VERIFICATION = "legacy-verification"
 
 
 class Operation(StrEnum):
@@ -128,16 +130,21 @@ LISTING = frozenset({Operation.LIST_KEYS, Operation.LIST_PUBLIC_KEYS})
 """Operations that may cover all algorithms at once."""
 
 LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS - ON_TENANTS - ON_RULES
-"""Operations on the key itself. Every algorithm of key pairs supports them."""
+"""Operations on the key itself. Every post-quantum algorithm of key pairs supports them."""
 
 _OF_KEY_PAIRS = frozenset(
     {Operation.GET_IMPORT_KEY, Operation.IMPORT_KEY, Operation.LIST_PUBLIC_KEYS}
 )
 """Operations on the key itself that symmetric keys do not have."""
 
+_NOT_OF_LEGACY_KEYS = frozenset(
+    {Operation.GENERATE_KEY, Operation.ROTATE_KEY, Operation.LIST_PUBLIC_KEYS}
+)
+"""Operations on the key itself that legacy keys do not have."""
+
 
 class Algorithm(StrEnum):
-    """The wire values: the interface specification's ten, then the symmetric algorithms."""
+    """The wire values: the interface specification's ten, the symmetric and the legacy ones."""
 
     ML_KEM_768 = "Kyber768"
     X_WING = "X-Wing"
@@ -152,6 +159,19 @@ class Algorithm(StrEnum):
     XAES_256_GCM = "XAES-256-GCM"
     HMAC_SHA_256 = "HMAC-SHA-256"
     HMAC_SHA_512 = "HMAC-SHA-512"
+    RSA_OAEP_SHA_1 = "RSA-OAEP-SHA-1"
+    RSA_OAEP_SHA_256 = "RSA-OAEP-SHA-256"
+    RSA_OAEP_SHA_384 = "RSA-OAEP-SHA-384"
+    RSA_OAEP_SHA_512 = "RSA-OAEP-SHA-512"
+    RSA_PKCS1_SHA_256 = "RSA-PKCS1-SHA-256"
+    RSA_PKCS1_SHA_384 = "RSA-PKCS1-SHA-384"
+    RSA_PKCS1_SHA_512 = "RSA-PKCS1-SHA-512"
+    RSA_PSS_SHA_256 = "RSA-PSS-SHA-256"
+    RSA_PSS_SHA_384 = "RSA-PSS-SHA-384"
+    RSA_PSS_SHA_512 = "RSA-PSS-SHA-512"
+    ECDSA_P_256 = "ECDSA-P-256"
+    ECDSA_P_384 = "ECDSA-P-384"
+    ECDSA_P_521 = "ECDSA-P-521"
 
 
 ALIASES: Mapping[str, Algorithm] = {
@@ -228,14 +248,19 @@ class AlgorithmSpec:
     standard: str
     operations: frozenset[Operation]
     public_key_size: int
-    """0 for symmetric keys."""
+    """0 for symmetric keys, and for legacy keys, which have several sizes."""
     output_size: int
-    """Size of the KEM ciphertext, the largest signature or the MAC; 0 for a cipher."""
+    """Size of the KEM ciphertext, the largest signature or the MAC; 0 for other algorithms."""
 
     @property
     def is_symmetric(self) -> bool:
         """Whether its keys have no public half."""
         return self.kind in {Kind.CIPHER, Kind.MAC}
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether its keys are imported and only read earlier output."""
+        return self.kind in {Kind.LEGACY_DECRYPTION, Kind.LEGACY_VERIFICATION}
 
     @property
     def overhead(self) -> int:
@@ -266,6 +291,17 @@ def _symmetric(
     return AlgorithmSpec(kind, standard, operations, 0, output_size)
 
 
+def _legacy(standard: str, *uses: Operation) -> AlgorithmSpec:
+    decrypts = Operation.RE_ENCRYPT in uses
+    kind = Kind.LEGACY_DECRYPTION if decrypts else Kind.LEGACY_VERIFICATION
+    operations = frozenset(uses) | (LIFECYCLE - _NOT_OF_LEGACY_KEYS)
+    return AlgorithmSpec(kind, standard, operations, 0, 0)
+
+
+_RSA_OAEP = _legacy("RFC 8017", Operation.RE_ENCRYPT)
+_RSA_SIGNATURE = _legacy("RFC 8017", Operation.VERIFY, Operation.VERIFY_HASH)
+_ECDSA = _legacy("FIPS 186-5", Operation.VERIFY, Operation.VERIFY_HASH)
+
 ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
     Algorithm.ML_KEM_768: _kem("FIPS 203", 1184, 1088),
     Algorithm.X_WING: _kem("draft-connolly-cfrg-xwing-kem", 1216, 1120),
@@ -285,6 +321,32 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
     ),
     Algorithm.HMAC_SHA_256: _symmetric(Kind.MAC, "FIPS 198-1", 32, _MAC),
     Algorithm.HMAC_SHA_512: _symmetric(Kind.MAC, "FIPS 198-1", 64, _MAC),
+    Algorithm.RSA_OAEP_SHA_1: _RSA_OAEP,
+    Algorithm.RSA_OAEP_SHA_256: _RSA_OAEP,
+    Algorithm.RSA_OAEP_SHA_384: _RSA_OAEP,
+    Algorithm.RSA_OAEP_SHA_512: _RSA_OAEP,
+    Algorithm.RSA_PKCS1_SHA_256: _RSA_SIGNATURE,
+    Algorithm.RSA_PKCS1_SHA_384: _RSA_SIGNATURE,
+    Algorithm.RSA_PKCS1_SHA_512: _RSA_SIGNATURE,
+    Algorithm.RSA_PSS_SHA_256: _RSA_SIGNATURE,
+    Algorithm.RSA_PSS_SHA_384: _RSA_SIGNATURE,
+    Algorithm.RSA_PSS_SHA_512: _RSA_SIGNATURE,
+    Algorithm.ECDSA_P_256: _ECDSA,
+    Algorithm.ECDSA_P_384: _ECDSA,
+    Algorithm.ECDSA_P_521: _ECDSA,
 }
-KEY_PAIRS = tuple(name for name, spec in ALGORITHMS.items() if not spec.is_symmetric)
+LEGACY = tuple(name for name, spec in ALGORITHMS.items() if spec.is_legacy)
+"""The algorithms of legacy keys."""
+CURRENT = tuple(name for name, spec in ALGORITHMS.items() if not spec.is_legacy)
+"""All other algorithms."""
+KEY_PAIRS = tuple(name for name in CURRENT if not ALGORITHMS[name].is_symmetric)
 """The algorithms of the interface specification's table."""
+VERIFIED_HASH: Mapping[Algorithm, HashAlgorithm] = {
+    Algorithm.RSA_PKCS1_SHA_256: HashAlgorithm.SHA_256,
+    Algorithm.RSA_PKCS1_SHA_384: HashAlgorithm.SHA_384,
+    Algorithm.RSA_PKCS1_SHA_512: HashAlgorithm.SHA_512,
+    Algorithm.RSA_PSS_SHA_256: HashAlgorithm.SHA_256,
+    Algorithm.RSA_PSS_SHA_384: HashAlgorithm.SHA_384,
+    Algorithm.RSA_PSS_SHA_512: HashAlgorithm.SHA_512,
+}
+"""The only hash function of a signature, where the algorithm names it."""

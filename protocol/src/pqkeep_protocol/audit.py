@@ -414,6 +414,8 @@ class ListUsage(Request[UsageList], frozen=True, kw_only=True, tag="list-usage")
     after: KeyPosition | None = None
     """The last key of the previous page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_USAGE_LISTED)] = MAX_USAGE_LISTED
+    legacy: bool = False
+    """List legacy keys too. A legacy ``algorithm`` lists its keys in any case."""
 
 
 REFUSED = "refused"

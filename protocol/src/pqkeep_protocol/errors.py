@@ -76,6 +76,8 @@ class ErrorKind(StrEnum):
     """The private key is present only in its expanded form."""
     PRIVATE_KEY_CONTRADICTION = "private-key-contradiction"
     """The seed does not match the expanded key, the public key or the other half of the pair."""
+    PRIVATE_KEY_PARAMETERS = "private-key-parameters"
+    """The RSA key has an unsupported size or public exponent."""
     DECRYPTION_FAILED = "decryption-failed"
     VERIFICATION_FAILED = "verification-failed"
     TOO_LARGE = "too-large"

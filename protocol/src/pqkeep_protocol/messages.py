@@ -706,6 +706,8 @@ class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     """List the keys of all the tenant's keyrings, and ignore ``keyring``."""
     scheduled: bool = False
     """List only key versions with scheduled archiving."""
+    legacy: bool = False
+    """List legacy keys too. A legacy ``algorithm`` lists its keys in any case."""
 
 
 class ListPublicKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-public-keys"):

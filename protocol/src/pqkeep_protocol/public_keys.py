@@ -16,7 +16,7 @@ from hashlib import sha256
 
 import msgspec
 
-from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, LEGACY, Algorithm
 from pqkeep_protocol.der import BIT_STRING, SEQUENCE, DerError, certified_key, der, form_of
 
 OBJECT_IDENTIFIER: Mapping[Algorithm, bytes] = {
@@ -98,9 +98,22 @@ class NotAPublicKeyError(ValueError):
     """
 
 
+_RSA = bytes.fromhex("06092a864886f70d0101010500")
+_EC = bytes.fromhex("06072a8648ce3d0201")
+LEGACY_IDENTIFIER: Mapping[Algorithm, bytes] = {
+    **dict.fromkeys(LEGACY, _RSA),
+    Algorithm.ECDSA_P_256: _EC + bytes.fromhex("06082a8648ce3d030107"),
+    Algorithm.ECDSA_P_384: _EC + bytes.fromhex("06052b81040022"),
+    Algorithm.ECDSA_P_521: _EC + bytes.fromhex("06052b81040023"),
+}
+"""DER: object identifier and parameters of legacy keys, by RFC 3279 and RFC 5480. The key's bits
+are an RSAPublicKey (RFC 8017), or an uncompressed point (SEC 1)."""
+
+
 def algorithm_identifier(algorithm: Algorithm) -> bytes:
-    """Return the DER of an AlgorithmIdentifier. None of the algorithms has parameters."""
-    return der(SEQUENCE, OBJECT_IDENTIFIER[algorithm])
+    """Return the DER of an AlgorithmIdentifier. Only legacy algorithms have parameters."""
+    content = LEGACY_IDENTIFIER.get(algorithm) or OBJECT_IDENTIFIER[algorithm]
+    return der(SEQUENCE, content)
 
 
 def to_der(algorithm: Algorithm, public_key: bytes) -> bytes:

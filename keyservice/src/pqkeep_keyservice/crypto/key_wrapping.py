@@ -5,7 +5,8 @@
 
 The info names the private key's purpose, so that nobody can import it as anything else.
 
-The wrapped content is a private key as PKCS#8 (RFC 5958). It is decoded to the stored seed.
+The wrapped content is a private key as PKCS#8 (RFC 5958). It is decoded to the stored seed. Keys of
+legacy algorithms have other documents, which legacy.py decodes.
 
     OneAsymmetricKey = SEQUENCE { version, AlgorithmIdentifier, OCTET STRING { private key },
                                   [0] attributes OPTIONAL, [1] public key OPTIONAL }
@@ -117,7 +118,7 @@ class PrivateKeyError(Exception):
     """The document is not a private key that can be stored. The error carries only the kind."""
 
     def __init__(self, kind: ErrorKind) -> None:
-        super().__init__(kind.value)
+        super().__init__(kind)  # so that it can come from a worker process
         self.kind = kind
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.crypto import dem
+from pqkeep_keyservice.crypto import dem, legacy
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, Kem
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureScheme, SignatureSchemes, SigningKey
@@ -70,6 +70,7 @@ def require(schemes: SignatureSchemes) -> None:
     responses = _read()
     passed = {a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()}
     passed |= {a: _holds(_symmetric(s, responses[a])) for a, s in SYMMETRIC.items()}
+    passed |= _legacy(responses)
     for algorithm, scheme in schemes.items():
         signs = not scheme.holds_interpreter_lock
         passed[algorithm] = _holds(_signature(scheme, responses[algorithm], signs=signs))
@@ -109,6 +110,7 @@ def run(schemes: SignatureSchemes) -> Mapping[Algorithm, bool]:
         **{a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()},
         **{a: _holds(_signature(s, responses[a], signs=True)) for a, s in schemes.items()},
         **{a: _holds(_symmetric(s, responses[a])) for a, s in SYMMETRIC.items()},
+        **_legacy(responses),
     }
 
 
@@ -174,6 +176,29 @@ def _symmetric(scheme: SymmetricScheme, known: KnownAnswers) -> Iterator[bool]:
     else:
         yield key.mac(MESSAGE, info=CONTEXT) == known["mac"]
         yield not key.is_mac(_damaged(known["mac"]), MESSAGE, info=CONTEXT)
+
+
+def _legacy(responses: Mapping[str, KnownAnswers]) -> Mapping[Algorithm, bool]:
+    passed = {a: _holds(_decryption(s, responses[a])) for a, s in legacy.DECRYPTION.items()}
+    for algorithm, scheme in legacy.VERIFICATION.items():
+        passed[algorithm] = _holds(_verification(scheme, responses[algorithm]))
+    return passed
+
+
+def _decryption(scheme: legacy.Decryption, known: KnownAnswers) -> Iterator[bool]:
+    private = scheme.load_seed(Secret(known["seed"]))
+    yield private.decrypt(known["ciphertext"], CONTEXT) == MESSAGE
+    try:
+        private.decrypt(_damaged(known["ciphertext"]), CONTEXT)
+        yield False
+    except dem.DecryptionError:
+        yield True
+
+
+def _verification(scheme: legacy.Verification, known: KnownAnswers) -> Iterator[bool]:
+    public = scheme.load_public(known["public_key"])
+    public.verify(known["signature"], MESSAGE)
+    yield _is_refused(lambda: public.verify(known["signature"], CONTEXT))
 
 
 def _is_refused(verify: Callable[[], None]) -> bool:

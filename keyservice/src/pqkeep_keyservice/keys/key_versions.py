@@ -13,7 +13,7 @@ from typing import NamedTuple, NewType, NoReturn
 
 from msgspec import structs
 
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import (
@@ -178,7 +178,8 @@ class KeyVersions:
         return KeyVersion(max(earlier + 1, first))
 
     def _possible(self, limits: AgeLimits) -> AgeLimits:
-        return limits._replace(rotation_days=0) if self.is_full else limits
+        never_rotates = self.is_full or ALGORITHMS[self.algorithm].is_legacy
+        return limits._replace(rotation_days=0) if never_rotates else limits
 
     def entry(self, version: KeyVersion) -> KeyEntry:
         """Return a key version of any status. Raises KEY_NOT_FOUND."""

@@ -25,15 +25,31 @@ P = TypeVar("P", bound=PrivateKey)
 P_co = TypeVar("P_co", bound=PrivateKey, covariant=True)
 
 
-class Scheme(Protocol[P_co]):
+class LoadedKey(Protocol):
+    """A private key that was stored with its public key."""
+
+    def public_bytes(self) -> bytes:
+        """Return the public key."""
+        ...
+
+
+L = TypeVar("L", bound=LoadedKey)
+L_co = TypeVar("L_co", bound=LoadedKey, covariant=True)
+
+
+class StoredScheme(Protocol[L_co]):
+    """A scheme with stored keys."""
+
+    def load_seed(self, seed: Secret) -> L_co:
+        """Expand a stored seed."""
+        ...
+
+
+class Scheme(StoredScheme[P_co], Protocol[P_co]):
     """A Kem or a SignatureScheme."""
 
     def generate(self) -> P_co:
         """Generate a key pair."""
-        ...
-
-    def load_seed(self, seed: Secret) -> P_co:
-        """Expand a stored seed."""
         ...
 
 
@@ -77,7 +93,7 @@ def unseal_key(sealer: Sealer, tenant: TenantId, entry: KeyEntry) -> Secret:
     return sealer.unseal(entry.sealed, _associated_data(tenant, entry))
 
 
-def load_key(scheme: Scheme[P], seed: Secret, public_key: bytes) -> P:
+def load_key(scheme: StoredScheme[L], seed: Secret, public_key: bytes) -> L:
     """Return a key's expanded private half, and wipe the seed.
 
     Raises DamagedKeyError if the private half does not match the public key.

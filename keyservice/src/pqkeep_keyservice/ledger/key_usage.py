@@ -21,7 +21,7 @@ from pqkeep_keyservice.ledger.schema import (
     is_uncounted_of,
 )
 from pqkeep_keyservice.ledger.uses import IS_USE, Counting, tally_of_records
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import LEGACY, Algorithm, Operation
 from pqkeep_protocol.audit import (
     REFUSED,
     CountOperations,
@@ -230,6 +230,8 @@ def _matches(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.Colu
     yield table.c.keyring == request.keyring
     if request.algorithm is not None:
         yield table.c.algorithm == request.algorithm
+    elif not request.legacy:
+        yield table.c.algorithm.not_in(LEGACY)
 
 
 CountRow = tuple[int, str, int]

@@ -2,20 +2,21 @@
 
 ML-KEM takes tens of microseconds and runs on the event loop. ML-DSA takes up to a few milliseconds
 and releases the interpreter lock, so it runs in threads. SLH-DSA holds the lock for up to half a
-second, so it runs in worker processes. Their queue is fair between tenants.
+second, so it runs in worker processes. Their queue is fair between tenants. They also check
+imported RSA keys, for up to a second. RSA decryption takes up to some milliseconds, in threads.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pqkeep_keyservice.crypto import mldsa
+from pqkeep_keyservice.crypto import legacy, mldsa
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey, VerifyingKey
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.threads import Threads
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
 
@@ -34,14 +35,22 @@ class ExternalMu:
     mu: bytes
 
 
-Signable = Message | ExternalMu
+@dataclass(frozen=True, slots=True, repr=False)
+class Digest:
+    """A message's digest, for legacy signatures."""
+
+    hash_algorithm: HashAlgorithm
+    digest: bytes
+
+
+Signable = Message | ExternalMu | Digest
 
 
 def sign(private: SigningKey, signable: Signable) -> bytes:
     """Return a signature. Raises TypeError on a mu if the scheme is not ML-DSA."""
     if isinstance(signable, Message):
         return private.sign(signable.message, signable.context)
-    if isinstance(private, mldsa.SigningKey):
+    if isinstance(private, mldsa.SigningKey) and isinstance(signable, ExternalMu):
         return private.sign_mu(signable.mu)
     raise TypeError("only ML-DSA signs a mu")
 
@@ -54,13 +63,15 @@ def sign_and_verify(private: SigningKey, public: VerifyingKey, signable: Signabl
 
 
 def verify(public: VerifyingKey, signature: bytes, signable: Signable) -> None:
-    """Raise InvalidSignature unless it is valid; TypeError on a mu if the scheme is not ML-DSA."""
+    """Raise InvalidSignature unless it is valid; TypeError if the scheme takes no such input."""
     if isinstance(signable, Message):
         public.verify(signature, signable.message, signable.context)
-    elif isinstance(public, mldsa.VerifyingKey):
+    elif isinstance(signable, Digest) and isinstance(public, legacy.VerifyingKey):
+        public.verify_digest(signature, signable.digest, signable.hash_algorithm)
+    elif isinstance(signable, ExternalMu) and isinstance(public, mldsa.VerifyingKey):
         public.verify_mu(signature, signable.mu)
     else:
-        raise TypeError("only ML-DSA verifies a mu")
+        raise TypeError("only ML-DSA verifies a mu, and only legacy keys a bare digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,8 @@ class Executor(Protocol):
     ) -> tuple[bytes, SealedSeed]:
         """Return an imported private key's public key, and the sealed private key. Wipes ``seed``.
 
-        Raises InconsistentKeyPairError.
+        For a legacy key, ``seed`` is its document. Raises InconsistentKeyPairError and
+        PrivateKeyError.
         """
         ...
 
@@ -118,6 +130,7 @@ def executors(
 ) -> Executors:
     """Return the executor of each algorithm."""
     slow = {algorithm for algorithm, scheme in schemes.items() if scheme.holds_interpreter_lock}
+    slow |= legacy.DECRYPTION.keys()  # the check of an imported RSA key takes up to a second
     return {
         algorithm: worker_processes if algorithm in slow else in_process for algorithm in Algorithm
     }

@@ -15,7 +15,9 @@ from cachetools import LRUCache, TTLCache
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from pqkeep_keyservice.crypto import legacy
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
+from pqkeep_keyservice.crypto.legacy import DecryptionKey
 from pqkeep_keyservice.crypto.mldsa import ML_DSA_44
 from pqkeep_keyservice.crypto.mldsa import SigningKey as NoteKey
 from pqkeep_keyservice.crypto.secret import Secret
@@ -135,6 +137,7 @@ class KeyMaterial:
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(PUBLIC_CAPACITY)
         self._decapsulation: _PrivateKeys[DecapsulationKey] = _PrivateKeys()
         self._signing: _PrivateKeys[SigningKey] = _PrivateKeys()
+        self._decryption: _PrivateKeys[DecryptionKey] = _PrivateKeys()
         self._symmetric: _PrivateKeys[SymmetricKey] = _PrivateKeys()
 
     def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
@@ -152,7 +155,8 @@ class KeyMaterial:
     def verifying_key(self, tenant: TenantId, entry: KeyEntry) -> VerifyingKey:
         """Return the public half of a signature key."""
         self.authenticate(tenant, entry)
-        load = self._schemes[entry.info.algorithm].load_public
+        algorithm = entry.info.algorithm
+        load = (legacy.VERIFICATION.get(algorithm) or self._schemes[algorithm]).load_public
         return _cached(self._verifying, _id(tenant, entry), lambda: load(entry.info.public_key))
 
     def supplied_verifying_key(self, algorithm: Algorithm, public_key: bytes) -> VerifyingKey:
@@ -166,6 +170,15 @@ class KeyMaterial:
             tenant,
             entry,
             lambda: load_key(kem, self.unseal(tenant, entry), entry.info.public_key),
+        )
+
+    def decryption_key(self, tenant: TenantId, entry: KeyEntry) -> DecryptionKey:
+        """Return the private half of a legacy key that decrypts."""
+        scheme = legacy.DECRYPTION[entry.info.algorithm]
+        return self._decryption.get(
+            tenant,
+            entry,
+            lambda: load_key(scheme, self.unseal(tenant, entry), entry.info.public_key),
         )
 
     def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
@@ -222,10 +235,15 @@ class KeyMaterial:
     def adopt(self, name: KeyName, version: KeyVersion, seed: Secret) -> tuple[bytes, SealedSeed]:
         """Return an imported private key's public key, and the sealed private key. Wipes ``seed``.
 
-        Raises InconsistentKeyPairError.
+        Of a legacy key that verifies, ``seed`` is a document with the public key. Raises
+        InconsistentKeyPairError and PrivateKeyError.
         """
         with seed:
             kem = KEMS.get(name.algorithm)
+            verification = legacy.VERIFICATION.get(name.algorithm)
+            if verification is not None:
+                public_key, stored = verification.adopt(seed)
+                return public_key, self.seal(stored, name, version, public_key)
             if kem is not None:
                 public_key = require_pair(kem, partial(is_kem_pair, kem), seed)
             else:
@@ -257,18 +275,21 @@ class KeyMaterial:
         """Remove an expanded private key from the cache."""
         self._decapsulation.forget(tenant, entry)
         self._signing.forget(tenant, entry)
+        self._decryption.forget(tenant, entry)
         self._symmetric.forget(tenant, entry)
 
     def forget_private_keys(self) -> None:
         """Remove all expanded private keys. Another key service may have destroyed some."""
         self._decapsulation.clear()
         self._signing.clear()
+        self._decryption.clear()
         self._symmetric.clear()
 
     def expire(self) -> None:
         """Remove expired private keys."""
         self._decapsulation.expire()
         self._signing.expire()
+        self._decryption.expire()
         self._symmetric.expire()
 
 

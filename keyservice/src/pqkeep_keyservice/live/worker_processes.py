@@ -18,7 +18,7 @@ from typing import Literal, TypeVar, TypeVarTuple
 
 from pqkeep_keyservice import hardening
 from pqkeep_keyservice.config import Config
-from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto import legacy, selftest
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.selftest import is_signature_pair
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, signature_schemes
@@ -204,6 +204,12 @@ class WorkerProcesses:
     ) -> tuple[bytes, SealedSeed]:
         with seed:
             sent = bytearray(seed.reveal())
+            if name.algorithm in legacy.DECRYPTION:
+                with Secret(sent):
+                    public_key, stored = await self._signing.run(
+                        name.tenant, deadline, _adopt_legacy, name.algorithm, sent
+                    )
+                return public_key, self._material.seal(Secret(stored), name, version, public_key)
             with Secret(sent):
                 public_key = await self._signing.run(
                     name.tenant, deadline, _require_pair, self._settings, name.algorithm, sent
@@ -276,6 +282,13 @@ def _require_pair(settings: WorkerSettings, algorithm: Algorithm, seed: bytearra
     scheme = schemes_of(settings)[algorithm]
     with Secret(seed) as secret:
         return require_pair(scheme, partial(is_signature_pair, scheme), secret)
+
+
+def _adopt_legacy(algorithm: Algorithm, document: bytearray) -> tuple[bytes, bytearray]:
+    with Secret(document) as secret:
+        public_key, stored = legacy.DECRYPTION[algorithm].adopt(secret)
+    with stored:
+        return public_key, bytearray(stored.reveal())
 
 
 def _sign(

@@ -14,6 +14,7 @@ from pqkeep_keyservice.live.import_keys import ImportKeys
 from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.storage.writer import Writer
+from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import (
@@ -38,6 +39,7 @@ class Parts:
     executors: Executors
     encapsulation_workers: EncapsulationWorkers
     import_keys: ImportKeys
+    crypto_threads: Threads
     least_delay: timedelta
     """The minimum time between a request to destroy a private key and its destruction."""
 

@@ -8,11 +8,13 @@ from msgspec import structs
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.crypto.key_wrapping import (
+    PrivateKey,
     PrivateKeyError,
     UnwrappingError,
     decode_pkcs8,
     import_info,
 )
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.changes import KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions, SealedSeed
 from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError
@@ -20,7 +22,7 @@ from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.import_keys import LIFETIME_SECONDS
 from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
 from pqkeep_keyservice.storage.key_versions import find_key_page
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
@@ -120,7 +122,11 @@ async def import_key(request: ImportPrivateKey, context: Context) -> OperationRe
     info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
     try:
         with wrapping.unwrap(request.wrapped_private_key, info) as data:
-            private_key = decode_pkcs8(versions.algorithm, data)
+            private_key = (
+                PrivateKey(Secret(bytearray(data.reveal())))
+                if ALGORITHMS[versions.algorithm].is_legacy
+                else decode_pkcs8(versions.algorithm, data)
+            )
         pair = await context.executor.adopt(
             versions.name, version, private_key.seed, context.deadline
         )
@@ -171,12 +177,18 @@ async def previous_entry(
 
 def _require_use(context: Context) -> None:
     """Raise NO_PURPOSE if no key is active, and no purpose of the keyring fits a new one."""
-    versions = context.versions
-    if versions.active is None and not any(
-        PURPOSE_OF.get(operation) in context.keyring.info.purposes
-        for operation in ALGORITHMS[versions.algorithm].operations
-    ):
+    versions, keyring = context.versions, context.keyring.info
+    if versions.active is not None:
+        return
+    spec = ALGORITHMS[versions.algorithm]
+    operations = spec.operations
+    if spec.kind is Kind.LEGACY_DECRYPTION:  # re-encrypt has the purposes of its source's reading
+        operations = frozenset() if keyring.derived else _READING_BY_RE_ENCRYPTION
+    if not any(PURPOSE_OF.get(operation) in keyring.purposes for operation in operations):
         raise KeyServiceError(ErrorKind.NO_PURPOSE)
+
+
+_READING_BY_RE_ENCRYPTION = frozenset({Operation.DECRYPT, Operation.UNWRAP})
 
 
 def _repeat(
@@ -250,7 +262,8 @@ async def list_(request: ListKeys, context: Context) -> OperationResult:
     """Return one page of keys, ordered by keyring, algorithm and version."""
     if request.all_keyrings:
         return await _page_of_all_keyrings(request, context)
-    algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
+    every = tuple(Algorithm) if request.legacy else CURRENT
+    algorithms = every if request.algorithm is None else (request.algorithm,)
     names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]
     return await _page(request, names, context)
 

@@ -1,16 +1,27 @@
-"""re-encrypt: from one key to another. The plaintext stays in this process."""
+"""re-encrypt: from one key to another. The plaintext stays in this process.
+
+The source may be a legacy key. A ciphertext of RSA-OAEP is bound to no context, and to associated
+data only as its label.
+"""
 
 from msgspec import structs
 
+from pqkeep_keyservice.crypto.dem import DecryptionError
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.ledger.records import target_text
 from pqkeep_keyservice.operations import kem_dem
 from pqkeep_keyservice.operations.context import Context, OperationResult, RecordedError
-from pqkeep_protocol.algorithms import ALGORITHMS, Operation
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    SYMMETRIC_KEY_SIZES,
+    Algorithm,
+    Operation,
+)
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.messages import (
+    CiphertextFormat,
     Decrypt,
     Decrypted,
     Encrypt,
@@ -46,14 +57,16 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
 
 async def _moved(request: ReEncrypt, context: Context) -> OperationResult:
     wraps = request.is_wrapped_key
+    writing = Operation.WRAP if wraps else Operation.ENCRYPT
     context.keyring.require(PURPOSE_OF[Operation.UNWRAP if wraps else Operation.DECRYPT])
+    _require_operation(writing, request.target.algorithm)
     target_id = KeyringId(request.tenant, request.target.keyring)
     try:
         target = await context.parts.keyrings.get(target_id)
         target.require_exists()
     except KeyServiceError:
         raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
-    if PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT] not in target.info.purposes:
+    if PURPOSE_OF[writing] not in target.info.purposes:
         raise KeyServiceError(ErrorKind.TARGET_PURPOSE_DENIED)
     plaintext = await _opened(request, context)
     sealed, record = await _sealed(request, plaintext, context, target)
@@ -64,6 +77,8 @@ async def _moved(request: ReEncrypt, context: Context) -> OperationResult:
 
 
 async def _opened(request: ReEncrypt, context: Context) -> bytes:
+    if ALGORITHMS[request.algorithm].is_legacy:
+        return await _opened_by_legacy_key(request, context)
     source: Decrypt | Unwrap
     if request.is_wrapped_key:
         source = Unwrap(
@@ -87,7 +102,7 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
             format=request.format,
             context=request.context,
         )
-    _require_operation(source)
+    _require_operation(source.operation, source.algorithm)
     source_context = await context.of_key(
         KeyName(source.tenant, source.algorithm, source.keyring), context.keyring
     )
@@ -97,6 +112,30 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
             return plaintext
         case _:
             raise KeyServiceError(ErrorKind.INTERNAL)
+
+
+async def _opened_by_legacy_key(request: ReEncrypt, context: Context) -> bytes:
+    """Return the plaintext of RSA-OAEP. Every failure is the same DECRYPTION_FAILED.
+
+    Raises CONTEXT_REFUSED, and UNSUPPORTED for an envelope.
+    """
+    if request.context:
+        raise KeyServiceError(ErrorKind.CONTEXT_REFUSED)
+    if not request.is_wrapped_key and request.format is not CiphertextFormat.CIPHERTEXT:
+        raise KeyServiceError(ErrorKind.UNSUPPORTED)
+    name = KeyName(request.tenant, request.algorithm, request.keyring)
+    source = await context.of_key(name, context.keyring)
+    key = source.key_for(request.operation, request.version)
+    private = source.material.decryption_key(request.tenant, key)
+    try:
+        plaintext = await context.parts.crypto_threads.run(
+            private.decrypt, request.ciphertext, request.associated_data
+        )
+    except DecryptionError:
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    if request.is_wrapped_key and len(plaintext) not in SYMMETRIC_KEY_SIZES:
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
+    return plaintext
 
 
 async def _sealed(
@@ -128,7 +167,6 @@ async def _sealed(
             symmetric_key=bytearray(plaintext),
             associated_data=target.associated_data,
         )
-        _require_operation(wrap)
         done = kem_dem.wrap(wrap, target_context)
         wrap.symmetric_key[:] = bytes(len(plaintext))
     else:
@@ -142,7 +180,6 @@ async def _sealed(
             format=target.format,
             context=target.context,
         )
-        _require_operation(encrypt)
         done = kem_dem.encrypt(encrypt, target_context)
     match done.result:
         case Encrypted(ciphertext=ciphertext) | Wrapped(wrapped_key=ciphertext):
@@ -165,7 +202,7 @@ def _leaves_unchanged(request: ReEncrypt) -> bool:
     return request.target == source
 
 
-def _require_operation(request: Decrypt | Unwrap | Encrypt | Wrap) -> None:
+def _require_operation(operation: Operation, algorithm: Algorithm) -> None:
     """Raise UNSUPPORTED unless the algorithm has the operation."""
-    if request.operation not in ALGORITHMS[request.algorithm].operations:
+    if operation not in ALGORITHMS[algorithm].operations:
         raise KeyServiceError(ErrorKind.UNSUPPORTED)

@@ -7,7 +7,7 @@ digest is defined here:
     signature = Sign(OID(hash function) || digest, context = "pqkeep/v1/sign-hash")
 
 The OID binds the hash function. The context ensures that such a signature never verifies as one
-over a message.
+over a message. Legacy keys verify signatures of their own standards, over a message or its digest.
 
 A JSON Web Signature (RFC 7515) is in compact form, with ML-DSA (RFC 9964). Its header names the
 algorithm, and the key by its thumbprint. The caller controls no part of the header.
@@ -21,9 +21,9 @@ from collections.abc import Mapping
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.live.executors import ExternalMu, Message, Signable
+from pqkeep_keyservice.live.executors import Digest, ExternalMu, Message, Signable
 from pqkeep_keyservice.operations.context import Context, OperationResult
-from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, VERIFIED_HASH, Algorithm, HashAlgorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
     Jws,
@@ -72,7 +72,11 @@ async def verify(request: VerifyRequest, context: Context) -> OperationResult:
     """Verify a signature over a message, a digest or a mu. Raises VERIFICATION_FAILED."""
     versions = context.versions
     key = context.key_for(request.operation, request.version)
-    signable = signable_of(request)
+    signable = (
+        _legacy_signable_of(request)
+        if ALGORITHMS[request.algorithm].is_legacy
+        else signable_of(request)
+    )
     try:
         await context.executor.verify(
             versions.tenant, key, signable, request.signature, context.deadline
@@ -90,6 +94,22 @@ def signable_of(request: _Sign | VerifyRequest) -> Signable:
         return ExternalMu(request.mu)
     represented = represent_digest(request.hash_algorithm, request.digest)
     return Message(represented, HASH_CONTEXT)
+
+
+def _legacy_signable_of(request: VerifyRequest) -> Signable:
+    """Return the input of a legacy scheme, which signs a digest as it signs its message.
+
+    Raises UNSUPPORTED for a context, and for a hash function that is not the algorithm's.
+    """
+    match request:
+        case Verify(context=b""):
+            return Message(request.message)
+        case VerifyHash(hash_algorithm=hash_algorithm) if (
+            VERIFIED_HASH.get(request.algorithm, hash_algorithm) is hash_algorithm
+        ):
+            return Digest(hash_algorithm, request.digest)
+        case _:
+            raise KeyServiceError(ErrorKind.UNSUPPORTED)
 
 
 HASH_CONTEXT = b"pqkeep/v1/sign-hash"

@@ -75,7 +75,8 @@ def _own_recorded(run: Run[S]) -> Operation[S]:
     """Return an operation that records the keyring and version of the tenant's own key."""
 
     async def respond(request: S, context: Context) -> OperationResult:
-        if ALGORITHMS[request.algorithm].is_symmetric:
+        spec = ALGORITHMS[request.algorithm]
+        if spec.is_symmetric or spec.is_legacy:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
         public_key = request.public_key or b""
         own = await _find_own(request, public_key, context.parts)

@@ -32,7 +32,7 @@ from pqkeep_keyservice.ledger.search import newest_key_revision
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
 from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS
 from pqkeep_protocol.administration import ScheduledArchive
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import LEGACY, Algorithm
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     INSTALLATION,
@@ -124,6 +124,8 @@ def find_key_page(connection: sa.Connection, request: ListKeys) -> KeyPage:
     ]
     if request.algorithm is not None:
         matches.append(KEYS.c.algorithm == request.algorithm)
+    elif not request.legacy:
+        matches.append(KEYS.c.algorithm.not_in(LEGACY))
     if request.status is not None:
         matches.append(KEYS.c.status == request.status)
     if request.scheduled:
