@@ -10,7 +10,7 @@ import pytest
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, questions
 from pqkeep_gateway.tenancy import cedar, plans
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, LEGACY, Algorithm, Operation
 from pqkeep_protocol.startup.settings import ConfigError
 
 MAY_WRITE = {
@@ -28,6 +28,8 @@ MAY_WRITE = {
     "XAES-256-GCM": ("cipher", *["wrapping cipher"] * 5, "cipher"),
     "HMAC-SHA-256": ("mac",) * 7,
     "HMAC-SHA-512": ("mac",) * 7,
+    **dict.fromkeys((name.value for name in LEGACY if "OAEP" in name), ("decrypting",) * 7),
+    **dict.fromkeys((name.value for name in LEGACY if "OAEP" not in name), ("verifying",) * 7),
 }
 """The specification's column "Plans (write side)". ``WRITING`` explains its words."""
 COLUMNS = ("free", "starter", "growth", "professional", "enterprise", "enterprise_plus")
@@ -39,6 +41,8 @@ WRITING: Mapping[str, set[str]] = {
     "cipher": {"generate-key", "encrypt", "generate-data-key"},
     "wrapping cipher": {"generate-key", "encrypt", "generate-data-key", "wrap"},
     "mac": {"generate-key", "compute-mac"},
+    "decrypting": set(NEW),
+    "verifying": set(NEW),
     "sign": {*NEW, "generate-key", "sign", "sign-hash"},
     "ml-dsa": {*NEW, "generate-key", "sign", "sign-hash", "sign-jws", "sign-mu"},
 }
@@ -47,6 +51,8 @@ READING = {
     "wrap": {"decrypt", "decapsulate", "re-encrypt", "unwrap"},
     "wrapping cipher": {"decrypt", "re-encrypt", "unwrap"},
     "mac": {"verify-mac"},
+    "decrypting": {"re-encrypt"},
+    "verifying": {"verify", "verify-hash"},
     "sign": {"verify", "verify-hash"},
     "ml-dsa": {"verify", "verify-hash", "verify-mu"},
 }
@@ -92,14 +98,17 @@ def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str
     return {
         **dict.fromkeys(WRITING[here], policy),
         **dict.fromkeys(READING[row[-2]], "reading-on-every-plan"),
-        **dict.fromkeys(UPKEEP, "upkeep-on-every-plan"),
+        **dict.fromkeys(UPKEEP - _absent(algorithm), "upkeep-on-every-plan"),
         **dict.fromkeys(LOOKING_UP - _absent(algorithm), "own-public-keys"),
     }
 
 
 def _absent(algorithm: str) -> set[str]:
-    """Return the look-ups that an algorithm lacks: symmetric keys are in no list of public keys."""
-    return {"list-public-keys"} if ALGORITHMS[Algorithm(algorithm)].is_symmetric else set()
+    """Return the upkeep that an algorithm lacks: only key pairs are in lists of public keys."""
+    spec = ALGORITHMS[Algorithm(algorithm)]
+    if spec.is_legacy:
+        return {"list-public-keys", "rotate-key"}
+    return {"list-public-keys"} if spec.is_symmetric else set()
 
 
 @pytest.mark.parametrize("tier", COLUMNS)

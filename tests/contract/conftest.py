@@ -13,7 +13,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 from tests.sampling import SLOW_ALGORITHMS
 
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Operation
 from pqkeep_protocol.keys import KeyStatus
 
 PATHS: Mapping[Operation, str] = {
@@ -148,7 +148,7 @@ def world(
     plaintext, secret = b64(os.urandom(40)), b64(os.urandom(32))
     mu = {"mu": b64(os.urandom(64))}
     world = World(caller, plaintext, secret, message, digest, mu, installation.archive)
-    for algorithm in ALGORITHMS.keys() - SLOW_ALGORITHMS:
+    for algorithm in set(CURRENT) - SLOW_ALGORITHMS:
         world.add(algorithm)
     return world
 

@@ -12,7 +12,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.sampling import SLOW_ALGORITHMS, later
 
-from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, READING, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, LIFECYCLE, READING, Algorithm, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,8 @@ def ended(operator: Caller, world: World) -> Iterator[World]:
 
 USES = [
     later((operation, algorithm)) if algorithm in SLOW_ALGORITHMS else (operation, algorithm)
-    for algorithm, spec in ALGORITHMS.items()
-    for operation in sorted(spec.operations - LIFECYCLE)
+    for algorithm in CURRENT
+    for operation in sorted(ALGORITHMS[algorithm].operations - LIFECYCLE)
 ]
 
 

@@ -93,6 +93,7 @@ from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
+    LEGACY,
     LIFECYCLE,
     ON_KEYRINGS,
     ON_RULES,
@@ -348,7 +349,10 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.PRIVATE_KEY_MALFORMED: (
         Code.INVALID_001,
-        "the private key is not in a supported PKCS#8 format",
+        (
+            "the private key is not in a supported PKCS#8 format; for a legacy key that verifies, "
+            "wrap its public key as SubjectPublicKeyInfo in DER"
+        ),
         "wrapped_private_key",
     ),
     ErrorKind.PRIVATE_KEY_ALGORITHM: (
@@ -363,7 +367,15 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.PRIVATE_KEY_CONTRADICTION: (
         Code.INVALID_001,
-        "the private key is inconsistent: its seed does not match its expanded or public key",
+        "the private key is inconsistent: its parts do not match each other; export it again",
+        "wrapped_private_key",
+    ),
+    ErrorKind.PRIVATE_KEY_PARAMETERS: (
+        Code.INVALID_001,
+        (
+            "the RSA key must have 2048 to 4096 bits and an odd public exponent above 1 of at most "
+            "64 bits"
+        ),
         "wrapped_private_key",
     ),
     ErrorKind.KEY_QUOTA_REACHED: (
@@ -469,6 +481,7 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
         ErrorKind.PRIVATE_KEY_ALGORITHM,
         ErrorKind.PRIVATE_KEY_WITHOUT_SEED,
         ErrorKind.PRIVATE_KEY_CONTRADICTION,
+        ErrorKind.PRIVATE_KEY_PARAMETERS,
         ErrorKind.KEY_EXISTS,
         ErrorKind.KEY_QUOTA_REACHED,
         ErrorKind.VERSION_LIMIT_REACHED,
@@ -735,7 +748,7 @@ def _undecryptable(operation: Operation, values: Mapping[str, object]) -> ApiErr
         size = len(text) // 4 * 3 - text.count("=")
         is_cipher = values.get("algorithm") == Algorithm.XAES_256_GCM
         least = _LEAST_OF_CIPHER if is_cipher else _LEAST_CIPHERTEXT
-        if size < least:
+        if size < least and values.get("algorithm") not in LEGACY:
             error.message = (
                 f"ciphertext has {size:,} bytes; a ciphertext has at least {least:,} bytes"
             )

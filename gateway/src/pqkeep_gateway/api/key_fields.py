@@ -28,14 +28,17 @@ from pqkeep_protocol.algorithms import (
     ALGORITHMS,
     ALIASES,
     DIGEST_SIZE,
+    LEGACY,
     MAX_ASSOCIATED_DATA,
     MAX_CONTEXT,
     MAX_DERIVATION_CONTEXT,
     MU_SIZE,
     RESERVED_CONTEXT,
     SYMMETRIC_KEY_SIZES,
+    VERIFIED_HASH,
     Algorithm,
     HashAlgorithm,
+    Kind,
     Operation,
 )
 from pqkeep_protocol.keys import (
@@ -453,7 +456,39 @@ def algorithm_field(operation: Operation, *, of_key_pairs: bool = False) -> Fiel
         for algorithm, spec in ALGORITHMS.items()
         if operation in spec.operations and not (of_key_pairs and spec.is_symmetric)
     )
-    return choice_field("algorithm", "The algorithm.", usable, usable[0], ALIASES)
+    field = choice_field("algorithm", "The algorithm.", usable, usable[0], ALIASES)
+
+    def parse(value: object) -> Algorithm:
+        if isinstance(value, str) and value in LEGACY and value not in usable:
+            raise InvalidValueError(_only_reads(Algorithm(value)))
+        return field.parse(value)
+
+    return replace(field, parse=parse)
+
+
+def _only_reads(algorithm: Algorithm) -> str:
+    """Return the message for an operation that a legacy algorithm does not have."""
+    if ALGORITHMS[algorithm].kind is Kind.LEGACY_DECRYPTION:
+        return (
+            f"{algorithm} is a legacy algorithm, which only reads: move its ciphertexts to another "
+            "key with re-encrypt"
+        )
+    return f"{algorithm} is a legacy algorithm, which only reads: it has verify and verify-hash"
+
+
+def check_verifiable(
+    algorithm: Algorithm, context: bytes, hash_algorithm: HashAlgorithm | None = None
+) -> None:
+    """Check that a legacy algorithm verifies with a context and a hash. Raises FieldError."""
+    if not ALGORITHMS[algorithm].is_legacy:
+        return
+    if context:
+        message = f"signatures of {algorithm} have no context; leave it out"
+        raise FieldError(CONTEXT.name, Problem.MALFORMED, message)
+    only = VERIFIED_HASH.get(algorithm, hash_algorithm)
+    if hash_algorithm not in (None, only):
+        message = f"hash_algorithm must be {only} for {algorithm}"
+        raise FieldError(HASH_ALGORITHM.name, Problem.MALFORMED, message)
 
 
 def check_kem_ciphertext(kem_ciphertext: bytes, algorithm: Algorithm) -> None:
@@ -469,6 +504,8 @@ def check_kem_ciphertext(kem_ciphertext: bytes, algorithm: Algorithm) -> None:
 
 def check_wrapped_key(wrapped_key: bytes, algorithm: Algorithm) -> None:
     """Check that a wrapped key has at least its algorithm's smallest size. Raises FieldError."""
+    if ALGORITHMS[algorithm].is_legacy:  # RSA keys have several sizes
+        return
     size, least = len(wrapped_key), min(WRAPPED_KEY_SIZES[algorithm])
     if size >= least:
         return

@@ -52,7 +52,8 @@ _IMPORT_KEY_ID = uuid_field(
 _WRAPPED_PRIVATE_KEY = base64_field(
     "wrapped_private_key",
     "The private key as PKCS#8 with its seed, wrapped: the encapsulated key and the"
-    f" ciphertext of HPKE, at most {MAX_WRAPPED_PRIVATE_KEY:,} bytes.",
+    f" ciphertext of HPKE, at most {MAX_WRAPPED_PRIVATE_KEY:,} bytes. For a legacy key: PKCS#8 of"
+    " RSA to decrypt; only the SubjectPublicKeyInfo to verify.",
     "Fyf0eJ8oWZ0OQK3MwPQBXGpZ8YwWxqUJ",
     at_most=MAX_WRAPPED_PRIVATE_KEY,
 )
@@ -65,7 +66,8 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
         """Import an existing private key as the active key, if there is none.
 
         The key is marked as imported for ever. The import key is used up even if the private key is
-        refused. To decrypt data of an old key, import the key and rotate it.
+        refused. To decrypt data of an old key, import the key and rotate it. A legacy key (RSA,
+        ECDSA) only reads: re-encrypt moves its ciphertexts, and verify checks its signatures.
         """
         quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
         active = GetActiveKey(tenant=call.tenant, algorithm=call.algorithm)

@@ -590,6 +590,9 @@ class SuppliedKey:
                 f"{algorithm} has no public keys; send one of {', '.join(KEM_CIPHERTEXT_SIZE)}"
             )
             raise FieldError("algorithm", Problem.MALFORMED, message)
+        if ALGORITHMS[algorithm].is_legacy:
+            message = f"{algorithm} verifies only with an imported key; send its key_version"
+            raise FieldError("algorithm", Problem.MALFORMED, message)
         size, sent = ALGORITHMS[algorithm].public_key_size, len(self.data)
         if sent != size:
             message = f"public_key must have {size:,} bytes for {algorithm}; it has {sent:,}"

@@ -120,6 +120,10 @@ class Key(KeyResponse, frozen=True, kw_only=True):
             description=("Present if the private key was imported: another system may have a copy.")
         ),
     ] = UNSET
+    legacy: Annotated[
+        Literal[True] | UnsetType,
+        Meta(description="Present if the key only reads: for re-encrypt, or for verify."),
+    ] = UNSET
 
 
 class Keys(KeyResponse, frozen=True, kw_only=True):
@@ -193,6 +197,11 @@ _ALL_KEYRINGS = boolean_field(
 _SCHEDULED = boolean_field(
     "scheduled", "Whether to list only keys that are scheduled for archiving.", example=True
 ).or_default(default=False)
+
+
+_LEGACY = boolean_field("legacy", "Whether to list legacy keys too.", example=True).or_default(
+    default=False
+)
 
 
 def _parse_cursor(value: object) -> KeyPosition:
@@ -357,6 +366,7 @@ def endpoints(
             fields=(
                 *(_ALGORITHM_FILTER, STATUS, _SCHEDULED, LIST_LIMIT, AFTER, KEYRING),
                 _ALL_KEYRINGS,
+                _LEGACY,
             ),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
@@ -370,7 +380,7 @@ def endpoints(
             handler=management.list_usage,
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=KeyUsages(usage=(_USAGE,), total=1),
-            fields=(_ALGORITHM_FILTER, LIST_LIMIT, AFTER, KEYRING),
+            fields=(_ALGORITHM_FILTER, LIST_LIMIT, AFTER, KEYRING, _LEGACY),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
@@ -451,6 +461,7 @@ class _KeyManagement:
             after=call[AFTER] if of_all else _in_keyring(call[AFTER], keyring),
             all_keyrings=of_all,
             scheduled=call[_SCHEDULED],
+            legacy=call[_LEGACY],
         )
         attribution = self._access.attribute(
             call, request.operation, None if of_all else request.keyring, request.algorithm
@@ -482,6 +493,7 @@ class _KeyManagement:
             algorithm=call[_ALGORITHM_FILTER],
             after=call[AFTER],
             limit=call[LIST_LIMIT],
+            legacy=call[_LEGACY],
         )
         attribution = self._access.attribute(
             call, Operation.LIST_KEYS, request.keyring, request.algorithm
@@ -635,4 +647,5 @@ def shown_key(key: KeyInfo, alias: Algorithm | None = None) -> Key:
         created_at=timestamp(key.created_at),
         archive_at=UNSET if key.archive_at is None else timestamp(key.archive_at),
         imported=True if key.imported else UNSET,
+        legacy=True if ALGORITHMS[key.algorithm].is_legacy else UNSET,
     )

@@ -101,7 +101,12 @@ class _Limits:
         tenant, entitlements = call.tenant.tenant, call.tenant.entitlements
         terms = self._plans[entitlements.effective_tier]
         active = ListKeys(
-            tenant=tenant, algorithm=None, status=KeyStatus.ACTIVE, limit=1, all_keyrings=True
+            tenant=tenant,
+            algorithm=None,
+            status=KeyStatus.ACTIVE,
+            limit=1,
+            all_keyrings=True,
+            legacy=True,  # the quota counts them
         )
         found = await self._keys.execute(active, call.attribution, call.tenant.placement)
         api_keys = await self._api_keys.count_valid(tenant)

@@ -42,7 +42,9 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion
 from pqkeep_protocol.messages import CiphertextFormat, RedactedRepr, ReEncrypt, Target
 
 _ALGORITHM = (
-    algorithm_field(Operation.RE_ENCRYPT).described("Left out: that of the source.").optional()
+    algorithm_field(Operation.ENCRYPT)
+    .described("Left out: that of the source; required for a legacy source.")
+    .optional()
 )
 _KEYRING = KEYRING.described("Left out: that of the source.")
 _ASSOCIATED_DATA = ASSOCIATED_DATA.described(
@@ -171,6 +173,9 @@ def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) ->
     is_wrapped_key = call.values.get(WRAPPED_KEY.name) is not None
     operation = Operation.WRAP if is_wrapped_key else Operation.ENCRYPT
     target = to.algorithm or algorithm
+    if ALGORITHMS[target].is_legacy:
+        message = f"to.algorithm is required: {target} is a legacy algorithm, which only reads"
+        raise FieldError(TO.name, Problem.MISSING, message)
     if operation not in ALGORITHMS[target].operations:
         raise FieldError(TO.name, Problem.MALFORMED, f"{target} wraps no keys; send another target")
     return TargetUse(operation, to.keyring or keyring, target)
@@ -179,7 +184,8 @@ def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) ->
 def re_encrypt(call: KeyCall) -> ReEncrypt:
     """Re-encrypt a ciphertext or a wrapped key to another key, without revealing the plaintext.
 
-    The plaintext stays in the key service. The result is a new output of encrypt or wrap with the
+    The plaintext stays in the key service. The source may be a ciphertext of RSA-OAEP under an
+    imported legacy key; `associated_data` is its label. The result is a new output of encrypt or wrap with the
     target's active key. Data that is already there is returned unchanged, with `moved` false.
     """
     source, to, associated_data = _source_of(call), call[TO], call[ASSOCIATED_DATA]

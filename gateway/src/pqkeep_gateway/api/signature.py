@@ -20,6 +20,7 @@ from pqkeep_gateway.api.key_fields import (
     KeyResponse,
     KeyVersionUsed,
     check_digest,
+    check_verifiable,
     shortened,
 )
 from pqkeep_gateway.api.key_operation import (
@@ -85,6 +86,7 @@ class Verified(KeyResponse, frozen=True, kw_only=True):
 def verify(call: KeyCall) -> Verify:
     """Verify a signature. An invalid signature is a result, not an error."""
     public_key = key_of(call)
+    check_verifiable(call.algorithm, call[CONTEXT])
     return Verify(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -153,6 +155,7 @@ def verify_hash(call: KeyCall) -> VerifyHash:
     """Verify a signature over a digest. An invalid signature is a result, not an error."""
     hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
     check_digest(digest, hash_algorithm)
+    check_verifiable(call.algorithm, b"", hash_algorithm)
     public_key = key_of(call)
     return VerifyHash(
         tenant=call.tenant,

@@ -47,6 +47,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.PRIVATE_KEY_ALGORITHM: "key of another algorithm",
     ErrorKind.PRIVATE_KEY_WITHOUT_SEED: "private key without seed",
     ErrorKind.PRIVATE_KEY_CONTRADICTION: "contradictory private key",
+    ErrorKind.PRIVATE_KEY_PARAMETERS: "unsupported size or exponent",
     ErrorKind.DECRYPTION_FAILED: "decryption failed",
     ErrorKind.VERIFICATION_FAILED: "signature or MAC not valid",
     ErrorKind.TOO_LARGE: "too large",

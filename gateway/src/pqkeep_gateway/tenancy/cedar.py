@@ -1,6 +1,6 @@
 """The policy table, evaluated from Cedar policies at start.
 
-Every tier includes the symmetric algorithms. The policies are in ``policies/*.cedar``, readable for people. The number of questions is finite, so
+Every tier includes the symmetric and the legacy algorithms. The policies are in ``policies/*.cedar``, readable for people. The number of questions is finite, so
 each is evaluated once before the first request. A request costs only a look-up, and a wrong or
 incomplete policy prevents the start.
 """
@@ -17,7 +17,7 @@ import cedarpy
 from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, Question, questions
 from pqkeep_gateway.tenancy.plans import Plans
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import KEY_PAIRS, Algorithm
 from pqkeep_protocol.startup.settings import ConfigError, read_text
 
 MAX_NAME = 128
@@ -114,7 +114,7 @@ def _entities(grants: Plans) -> list[dict[str, Any]]:
             algorithms=[
                 _reference(_id(algorithm))
                 for algorithm in Algorithm
-                if algorithm in grants[tier].algorithms or ALGORITHMS[algorithm].is_symmetric
+                if algorithm in grants[tier].algorithms or algorithm not in KEY_PAIRS
             ],
             key_wrap=grants[tier].key_wrap,
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pqkeep_gateway.portal.reading import Reader
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, AlgorithmSpec, Kind
+from pqkeep_protocol.algorithms import ALGORITHMS, LEGACY, Algorithm, AlgorithmSpec, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,26 @@ WORDS: Mapping[Kind, Words] = {
         output="signature",
         public_half="It can verify this key's signatures, but not sign.",
     ),
+    Kind.LEGACY_DECRYPTION: replace(
+        _ENCRYPTING,
+        legend="To move old data",
+        does="moves old ciphertexts to other keys, by re-encrypt",
+        retired="still moves old ciphertexts to other keys",
+        public_half="Do not encrypt anything new to it.",
+    ),
+    Kind.LEGACY_VERIFICATION: Words(
+        legend="To verify old signatures",
+        writes="sign",
+        reads="verify",
+        does="verifies old signatures",
+        retired="still verifies old signatures",
+        kept="Old signatures can still be verified",
+        lost="This service can never verify its signatures again",
+        gone="It can no longer verify here",
+        output="signature",
+        public_half="It can verify this key's signatures, but not sign.",
+        destroyed="stored key",
+    ),
     Kind.CIPHER: replace(_ENCRYPTING, public_half="", destroyed="secret key"),
     Kind.MAC: Words(
         legend="To authenticate",
@@ -67,7 +87,9 @@ WORDS: Mapping[Kind, Words] = {
         destroyed="secret key",
     ),
 }
-LEGENDS = tuple(dict.fromkeys(words.legend for words in WORDS.values()))
+LEGENDS = tuple(
+    dict.fromkeys(words.legend for kind, words in WORDS.items() if "legacy" not in kind)
+)
 """The groups of algorithms in the dialog that generates a key."""
 
 
@@ -78,7 +100,7 @@ class About:
     algorithm: Algorithm
     standard_name: str
     level: int
-    """NIST's security category, from 1 to 5. For a hybrid, the post-quantum half's."""
+    """NIST's security category, from 1 to 5. For a hybrid, the post-quantum half's. 0: none."""
     purpose: str
     """One sentence."""
 
@@ -189,7 +211,18 @@ _TABLE = (
         "Computes MACs of 64 bytes: proofs that a message is unchanged. Only this service can verify them.",
     ),
 )
-ABOUT: Mapping[Algorithm, About] = {about.algorithm: about for about in _TABLE}
+_LEGACY_PURPOSE = {
+    Kind.LEGACY_DECRYPTION: "Only moves old ciphertexts to other keys. A quantum computer breaks it.",
+    Kind.LEGACY_VERIFICATION: "Only verifies old signatures. A quantum computer can forge them.",
+}
+ABOUT: Mapping[Algorithm, About] = {
+    **{about.algorithm: about for about in _TABLE},
+    **{
+        algorithm: About(algorithm, algorithm.value, 0, _LEGACY_PURPOSE[ALGORITHMS[algorithm].kind])
+        for algorithm in LEGACY
+    },
+}
+"""Legacy algorithms have no category, and no place in the dialogs that generate a key."""
 
 
 @dataclass(frozen=True, slots=True)
