@@ -24,6 +24,46 @@ class Algorithm(StrEnum):
     XAES_256_GCM = "XAES-256-GCM"
     HMAC_SHA_256 = "HMAC-SHA-256"
     HMAC_SHA_512 = "HMAC-SHA-512"
+    RSA_OAEP_SHA_1 = "RSA-OAEP-SHA-1"
+    RSA_OAEP_SHA_256 = "RSA-OAEP-SHA-256"
+    RSA_OAEP_SHA_384 = "RSA-OAEP-SHA-384"
+    RSA_OAEP_SHA_512 = "RSA-OAEP-SHA-512"
+    RSA_PKCS1_SHA_256 = "RSA-PKCS1-SHA-256"
+    RSA_PKCS1_SHA_384 = "RSA-PKCS1-SHA-384"
+    RSA_PKCS1_SHA_512 = "RSA-PKCS1-SHA-512"
+    RSA_PSS_SHA_256 = "RSA-PSS-SHA-256"
+    RSA_PSS_SHA_384 = "RSA-PSS-SHA-384"
+    RSA_PSS_SHA_512 = "RSA-PSS-SHA-512"
+    ECDSA_P_256 = "ECDSA-P-256"
+    ECDSA_P_384 = "ECDSA-P-384"
+    ECDSA_P_521 = "ECDSA-P-521"
+
+
+LEGACY_DECRYPTING = frozenset(
+    {
+        Algorithm.RSA_OAEP_SHA_1,
+        Algorithm.RSA_OAEP_SHA_256,
+        Algorithm.RSA_OAEP_SHA_384,
+        Algorithm.RSA_OAEP_SHA_512,
+    }
+)
+"""Algorithms of imported keys with which re-encrypt reads old ciphertexts."""
+LEGACY_VERIFYING = frozenset(
+    {
+        Algorithm.RSA_PKCS1_SHA_256,
+        Algorithm.RSA_PKCS1_SHA_384,
+        Algorithm.RSA_PKCS1_SHA_512,
+        Algorithm.RSA_PSS_SHA_256,
+        Algorithm.RSA_PSS_SHA_384,
+        Algorithm.RSA_PSS_SHA_512,
+        Algorithm.ECDSA_P_256,
+        Algorithm.ECDSA_P_384,
+        Algorithm.ECDSA_P_521,
+    }
+)
+"""Algorithms of imported keys that verify old signatures."""
+LEGACY = LEGACY_DECRYPTING | LEGACY_VERIFYING
+"""Algorithms of keys that are imported and only read."""
 
 
 class HashAlgorithm(StrEnum):

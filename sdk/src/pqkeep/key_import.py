@@ -12,7 +12,7 @@ from hashlib import sha3_256, sha256, shake_256
 
 from pqkeep import inputs
 from pqkeep._data import Data, json_object, strict_json
-from pqkeep.algorithms import Algorithm
+from pqkeep.algorithms import LEGACY, LEGACY_DECRYPTING, Algorithm
 from pqkeep.errors import (
     InvalidRequestError,
     MalformedResponseError,
@@ -23,7 +23,8 @@ from pqkeep.models import ImportKey
 from pqkeep.resources.keys import import_key_in
 
 try:
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.asymmetric.mldsa import (
         MLDSA65PrivateKey,
         MLDSA87PrivateKey,
@@ -35,7 +36,14 @@ try:
     )
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+        load_der_private_key,
+        load_der_public_key,
+    )
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
         f"importing keys is not installed: {how_to_install('local')}", name="cryptography"
@@ -56,7 +64,8 @@ class PrivateKey:
     algorithm: str
     public_key: bytes = field(repr=False)
     pkcs8: bytes = field(repr=False)
-    """The private key in the service's form, with only the seed."""
+    """The private key in the service's form, with only the seed. For a legacy key that verifies: its
+    SubjectPublicKeyInfo, without the private key."""
     form: str
     """A description of the file's form, for messages."""
 
@@ -74,8 +83,13 @@ def read_private_key(
     The public key is computed from the seed. It must match the expanded key and the public key in
     the file, if they are there. It must also match ``expected_public_key``, in any form that
     ``inputs.read_public_key`` takes. Raises UnreadableInputError.
+
+    For a legacy algorithm (RSA, ECDSA) the file is PKCS#8, PKCS#1 or SEC 1. If it only verifies, the
+    file may also be a public key or a certificate.
     """
     algorithm = inputs.canonical(algorithm)
+    if algorithm in LEGACY:
+        return _legacy_key(data, Algorithm(algorithm), expected_public_key)
     held, form = inputs.read_private_key(data, algorithm)
     public_key = _derived(algorithm, held)
     key = PrivateKey(
@@ -99,6 +113,71 @@ def read_private_key(
                 "name the private key that belongs to the expected public key",
             )
     return key
+
+
+def _legacy_key(
+    data: bytes, algorithm: Algorithm, expected_public_key: bytes | None = None
+) -> PrivateKey:
+    """Return a key of RSA or an elliptic curve. Raises UnreadableInputError."""
+    decrypts = algorithm in LEGACY_DECRYPTING
+    needed = f"a private key for {algorithm}" if decrypts else f"a key for {algorithm}"
+    document, form = inputs.read_other_key(data, needed)
+    private: object = None
+    try:
+        if "private key" in form:
+            private = load_der_private_key(document, None)
+            public: object = private.public_key()
+        else:
+            public = load_der_public_key(document)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UnreadableInputError(
+            f"{form} that is damaged or unsupported", _CONTRADICTION
+        ) from None
+    public_key, held = _legacy_forms(algorithm, public)
+    if decrypts:
+        held = _rsa_pkcs8(private)
+    is_for_pss_only = "RSASSA-PSS" in form and not algorithm.startswith("RSA-PSS")
+    if not (public_key and held) or is_for_pss_only:
+        raise UnreadableInputError(
+            f"{form}; {needed} is needed", "name that key's file, or the other algorithm"
+        )
+    key = PrivateKey(algorithm=algorithm, public_key=public_key, pkcs8=held, form=form)
+    if expected_public_key is not None:
+        like = Algorithm.RSA_PKCS1_SHA_256 if decrypts else algorithm
+        expected = _legacy_key(expected_public_key, like)
+        if expected.public_key != public_key:
+            raise UnreadableInputError(
+                f"{form} with another public key than the expected one: its fingerprint is "
+                f"{key.fingerprint}, and not {expected.fingerprint}",
+                "name the private key that belongs to the expected public key",
+            )
+    return key
+
+
+def _legacy_forms(algorithm: Algorithm, public: object) -> tuple[bytes, bytes]:
+    """Return a public key in the service's encoding and as a document; empty for a wrong key."""
+    curve = _CURVES.get(algorithm)
+    if isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name == curve:
+        data = public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    elif isinstance(public, rsa.RSAPublicKey) and curve is None:
+        data = public.public_bytes(Encoding.DER, PublicFormat.PKCS1)
+    else:
+        return b"", b""
+    return data, public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _rsa_pkcs8(private: object) -> bytes:
+    """Return PKCS#8 of an RSA key; empty for other keys."""
+    if not isinstance(private, rsa.RSAPrivateKey):
+        return b""
+    return private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+
+
+_CURVES: Mapping[str, str] = {
+    Algorithm.ECDSA_P_256: "secp256r1",
+    Algorithm.ECDSA_P_384: "secp384r1",
+    Algorithm.ECDSA_P_521: "secp521r1",
+}
 
 
 def wrap(

@@ -150,6 +150,8 @@ class Key:
     """The keyring. None if the request named no keyring and did not ask for all keyrings."""
     fingerprint: str | None = None
     """The check value of a symmetric key, in hexadecimal. None for other keys."""
+    legacy: bool = False
+    """True if the key only reads: for re-encryption, or to verify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pqkeep.algorithms import Algorithm
+from pqkeep.algorithms import LEGACY, Algorithm
 from pqkeep.cli.failures import NOT_FOUND, Refusal
 from pqkeep.errors import NotFoundError
 from pqkeep.models import Key
@@ -25,7 +25,7 @@ ENCRYPTING = (
 )
 AUTHENTICATING = (Algorithm.HMAC_SHA_256, Algorithm.HMAC_SHA_512)
 SYMMETRIC = frozenset({Algorithm.XAES_256_GCM, *AUTHENTICATING})
-SIGNING = frozenset(Algorithm) - frozenset(ENCRYPTING) - frozenset(AUTHENTICATING)
+SIGNING = frozenset(Algorithm) - frozenset(ENCRYPTING) - frozenset(AUTHENTICATING) - LEGACY
 
 
 class Named(NamedTuple):
@@ -47,6 +47,11 @@ def kem_algorithm(client: "Client", named: str | None) -> str:
     if named in SIGNING:
         raise Refusal(
             f"{named} is a signature algorithm and cannot encrypt",
+            f"name one of {', '.join(ENCRYPTING)}",
+        )
+    if named in LEGACY:
+        raise Refusal(
+            f"{named} is a legacy algorithm: its keys only read",
             f"name one of {', '.join(ENCRYPTING)}",
         )
     if named in AUTHENTICATING:

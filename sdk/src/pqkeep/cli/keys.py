@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pqkeep.algorithms import LEGACY
 from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
@@ -69,6 +70,8 @@ OneVersion = Annotated[
     int, typer.Option("--key-version", "-k", metavar="N", min=1, help="A version of the key.")
 ]
 
+Legacy = Annotated[bool, typer.Option("--legacy", help="List legacy keys too, which only read.")]
+
 app = typer.Typer(name="keys", help="Generate, replace and show keys.", no_args_is_help=True)
 
 
@@ -115,6 +118,9 @@ def import_private_key(
 ) -> None:
     """Import a private key as the active key: PKCS#8 in PEM or DER, a JWK, or a seed.
 
+    A legacy key (RSA-OAEP-SHA-256, ECDSA-P-256 …) only reads. To verify, a public key or a certificate
+    is enough, and no private key is sent.
+
     The key is wrapped on this machine, and only the key service can unwrap it. The output shows the
     fingerprint of the public key. The key stays marked as imported, because the file is a copy of it.
     """
@@ -130,9 +136,12 @@ def import_private_key(
             f"generate one: pqkeep keys generate {algorithm}",
         )
     data = whole(file, invocation, LARGEST_PRIVATE_KEY, "name a file with a private key")
+    expected = None
+    if expect_public_key is not None and algorithm in LEGACY:
+        expected = whole(expect_public_key, invocation, LARGEST_PRIVATE_KEY, "name a public key")
     with naming(file):
-        private_key = read_private_key(data, algorithm)
-    if expect_public_key is not None:
+        private_key = read_private_key(data, algorithm, expected_public_key=expected)
+    if expect_public_key is not None and expected is None:
         _require_public_key(invocation, expect_public_key, private_key, file)
     issued = None
     if import_key is not None:
@@ -262,6 +271,7 @@ def list_keys(
     scheduled: Annotated[
         bool, typer.Option("--scheduled", help="List only keys that are scheduled to be destroyed.")
     ] = False,
+    legacy: Legacy = False,
 ) -> None:
     """List the keys of one keyring, or of all keyrings."""
     if all_keyrings and keyring is not None:
@@ -273,6 +283,7 @@ def list_keys(
             keyring=keyring,
             all_keyrings=all_keyrings,
             scheduled=scheduled,
+            legacy=legacy,
         )
     show_rows(invocation, "keys", keys, _columns(*keys))
 
@@ -283,10 +294,11 @@ def usage(
     *,
     algorithm: AlgorithmOption = None,
     keyring: KeyringOption = None,
+    legacy: Legacy = False,
 ) -> None:
     """Show how often and when each key was used. Unused keys are left out."""
     with invocation.connect() as client:
-        used = client.keys.list_usage(algorithm=algorithm, keyring=keyring)
+        used = client.keys.list_usage(algorithm=algorithm, keyring=keyring, legacy=legacy)
     show_rows(invocation, "usage", used, USAGE_COLUMNS)
 
 
@@ -414,6 +426,8 @@ def _columns(*keys: Key) -> dict[str, str]:
         columns = {"keyring": "KEYRING", **columns}
     if any(key.imported for key in keys):
         columns["imported"] = "IMPORTED"
+    if any(key.legacy for key in keys):
+        columns["legacy"] = "LEGACY"
     if any(key.archive_at is not None for key in keys):
         columns["archive_at"] = "TO BE ARCHIVED"
     return columns

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from pqkeep import inputs, verification
-from pqkeep.algorithms import HashAlgorithm
+from pqkeep.algorithms import LEGACY_VERIFYING, HashAlgorithm
 from pqkeep.cli import choice, context_signatures, documents, foreign_signatures
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
@@ -236,11 +236,13 @@ def _said(invocation: Invocation, signature: str, use: str | None) -> _Said:
 
 
 def _found(
-    invocation: Invocation, signature: str
+    invocation: Invocation, signature: str, algorithm: str | None = None
 ) -> tuple[inputs.Document | inputs.Jws | inputs.RawSignature, bytes]:
     """Return the signature in a file, and the file's content. Raises Refusal."""
     data = whole(signature, invocation, documents.LARGEST, "name the original file")
     with naming(signature):
+        if algorithm in LEGACY_VERIFYING:
+            return inputs.read_other_signature(data, algorithm), data
         return inputs.read_signature(data), data
 
 
@@ -260,7 +262,7 @@ def _verify(
         signature = _signature_file(file)
     response = asked.get(file)  # read once: the file may have been replaced by now
     if response is None:
-        found, data = _found(invocation, signature)
+        found, data = _found(invocation, signature, named.algorithm)
         if not isinstance(found, inputs.Document):
             checked = foreign_signatures.check(
                 invocation,

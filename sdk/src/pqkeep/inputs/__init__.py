@@ -28,6 +28,7 @@ from pqkeep.inputs._private_keys import Material, material, seed_form
 from pqkeep.inputs._seen import (
     ARMOR,
     LOCAL,
+    RSA_PUBLIC,
     Bytes,
     Damaged,
     Document,
@@ -60,6 +61,8 @@ __all__ = [
     "read_document",
     "read_envelope",
     "read_envelope_key",
+    "read_other_key",
+    "read_other_signature",
     "read_private_key",
     "read_public_key",
     "read_signature",
@@ -77,6 +80,7 @@ _PUBLIC_FORMS = (
     "or what pqkeep keys public-key writes"
 )
 _PRIVATE_FORMS = "name a file with one private key: PKCS#8 as PEM or DER, a JWK, or its seed"
+_OTHER_FORMS = "name a file with one key: PKCS#8, PKCS#1 or SEC 1 as PEM or DER"
 _SIGNATURE_FORMS = (
     "name a file with one signature: what pqkeep sign writes, a JWS, or the signature alone as "
     "bytes or base64"
@@ -183,6 +187,46 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
         if held is not None:
             return held, f"a private key of {title(algorithm)}, {seen[0].what}"
     raise _refused(seen, f"a private key of {title(algorithm)}", _PRIVATE_FORMS)
+
+
+def read_other_key(data: bytes, needed: str) -> tuple[bytes, str]:
+    """Return the DER of the one key of another algorithm in data, such as RSA, and its form.
+
+    A private key hides its own public key or certificate in the same file. ``needed`` names the key
+    for messages. Raises UnreadableInputError.
+    """
+    seen = see(data)
+    _require_undamaged(seen)
+    keys = _distinct((one for one in seen if isinstance(one, Other) and one.key), _other_key)
+    private = [one for one in keys if "private" in one.what]
+    keys = private or keys
+    if len(keys) > 1:
+        raise _refused_several(keys, "key")
+    if not keys:
+        raise _refused(seen, needed, _OTHER_FORMS)
+    return keys[0].key, keys[0].what
+
+
+def _other_key(seen: Other) -> bytes:
+    return seen.key
+
+
+def read_other_signature(data: bytes, algorithm: str) -> RawSignature:
+    """Return the one signature of a legacy algorithm in data: bytes, base64 or hexadecimal.
+
+    Raises UnreadableInputError.
+    """
+    seen = see(data)
+    if len(seen) == 1:
+        one, held = seen[0], b""
+        if isinstance(one, Bytes):
+            held = one.data
+        elif isinstance(one, Other) and one.what.startswith(RSA_PUBLIC):
+            held = one.key
+        if held:
+            what = f"a signature of {algorithm}"
+            return RawSignature(signature=held, algorithm=algorithm, what=what)
+    raise _refused(seen, f"a signature of {algorithm}", _SIGNATURE_FORMS)
 
 
 def read_signature(data: bytes) -> Document | Jws | RawSignature:
@@ -434,7 +478,7 @@ def _require_undamaged(seen: Sequence[Seen]) -> None:
 
 
 def _refused_several(
-    keys: Sequence[PublicKey] | Sequence[PrivateKeyInfo], kind: str
+    keys: Sequence[PublicKey] | Sequence[PrivateKeyInfo] | Sequence[Other], kind: str
 ) -> UnreadableInputError:
     return UnreadableInputError(
         f"{described(keys)}; one {kind} is needed", f"name a file with only the needed {kind}"

@@ -118,6 +118,8 @@ class Other:
     """The command that converts it to a supported form."""
     makes: str | None = None
     """The result of the command, such as a public key."""
+    key: bytes = field(repr=False, default=b"")
+    """The DER of a key or a signature of another algorithm, such as RSA. Empty for other input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,10 +528,14 @@ def _see_der(data: bytes, form: str) -> tuple[str | None, Seen]:
     tags = tuple(member.tag for member in members)
     for kind, matches, reading in _READINGS:
         if matches(tags, members):
-            return kind, reading(members, form)
+            seen = reading(members, form)
+            if isinstance(seen, Other) and kind != _CERTIFICATE:
+                return kind, replace(seen, key=data)
+            return kind, seen
     for matches, what in _OTHER_DER:
         if matches(tags, members):
-            return None, _convertible(what, form)
+            convertible = _convertible(what, form)
+            return None, replace(convertible, key=data) if what in _OTHER_KEYS else convertible
     return None, Other(what=f"{_UNKNOWN} ({form})")
 
 
@@ -609,7 +615,10 @@ def _certificate(members: _Members, form: str) -> Seen:
     if tuple(member.tag for member in key) != (_der.SEQUENCE, _der.BIT_STRING):
         raise _der.DerError("it is a certificate without a public key")
     seen = _public(key, form)
-    return Other(what=f"a certificate with {seen.what}") if isinstance(seen, Other) else seen
+    if not isinstance(seen, Other):
+        return seen
+    certified = _der.encoded(_der.SEQUENCE, to_be_signed[at].content)
+    return Other(what=f"a certificate with {seen.what}", key=certified)
 
 
 def _begins_with_identifier(members: _Members) -> bool:
@@ -690,14 +699,17 @@ _READINGS: Sequence[
 _REQUEST = "a certificate request"
 _ENCRYPTED = "a private key that is encrypted with a password"
 _PKCS_12 = "PKCS#12"
+_EC, _RSA = "an EC private key (SEC 1)", "an RSA private key (PKCS#1)"
+RSA_PUBLIC = "an RSA public key (PKCS#1), or an ECDSA signature"
+_OTHER_KEYS = frozenset({_EC, _RSA, RSA_PUBLIC})
 _OTHER_DER: Sequence[tuple[Callable[[tuple[int, ...], _Members], bool], str]] = (
     (_is_request, _REQUEST),
     (_is_encrypted, _ENCRYPTED),
-    (_is_ec, "an EC private key (SEC 1)"),
+    (_is_ec, _EC),
     (_is_pkcs_12, _PKCS_12),
     (_is_cms, "a CMS message"),
-    (_are_integers(range(9, 11)), "an RSA private key (PKCS#1)"),
-    (_are_integers(range(2, 3)), "an RSA public key (PKCS#1), or an ECDSA signature"),
+    (_are_integers(range(9, 11)), _RSA),
+    (_are_integers(range(2, 3)), RSA_PUBLIC),
 )
 
 

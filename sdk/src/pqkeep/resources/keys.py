@@ -136,13 +136,15 @@ class Keys(Generic[T_co]):
 
     @WholeListing
     def list_usage(
-        self, *, algorithm: str | None = None, keyring: str | None = None
+        self, *, algorithm: str | None = None, keyring: str | None = None, legacy: bool = False
     ) -> Pages[KeyUsage]:
-        """Return the usage of every version that was ever used, optionally of one algorithm."""
+        """Return the usage of every version that was ever used, optionally of one algorithm.
+
+        With ``legacy``, legacy keys are listed too.
+        """
         named = None if algorithm is None else self._rules.key(algorithm)
-        return lambda place: get(
-            "/kms/keys/usage", _usages, {"algorithm": named, "keyring": keyring, "after": place}
-        )
+        query = {"algorithm": named, "keyring": keyring, "legacy": "true" if legacy else None}
+        return lambda place: get("/kms/keys/usage", _usages, {**query, "after": place})
 
     @WholeListing
     def list(
@@ -153,12 +155,13 @@ class Keys(Generic[T_co]):
         keyring: str | None = None,
         all_keyrings: bool = False,
         scheduled: bool = False,
+        legacy: bool = False,
     ) -> Pages[Key]:
         """Return the keys of a keyring, optionally of one algorithm or one status.
 
         With ``all_keyrings``, return the keys of every keyring, ordered by its name; ``keyring``
         must be None. With ``scheduled``, return keys with a scheduled destruction, at
-        ``archive_at``.
+        ``archive_at``. With ``legacy``, legacy keys are listed too.
         """
         named = None if algorithm is None else self._rules.key(algorithm)
         return lambda place: get(
@@ -170,6 +173,7 @@ class Keys(Generic[T_co]):
                 "keyring": keyring,
                 "all_keyrings": "true" if all_keyrings else None,
                 "scheduled": "true" if scheduled else None,
+                "legacy": "true" if legacy else None,
                 "after": place,
             },
         )
@@ -185,6 +189,7 @@ class Keys(Generic[T_co]):
         keyring: str | None = None,
         all_keyrings: bool = False,
         scheduled: bool = False,
+        legacy: bool = False,
     ) -> Call[ListPage[Key]]:
         """Return a part of the list: at most ``limit`` items after a position from an earlier part."""
         named = None if algorithm is None else self._rules.key(algorithm)
@@ -194,6 +199,7 @@ class Keys(Generic[T_co]):
             "keyring": keyring,
             "all_keyrings": "true" if all_keyrings else None,
             "scheduled": "true" if scheduled else None,
+            "legacy": "true" if legacy else None,
             "limit": limit,
             "after": after,
         }
@@ -234,6 +240,7 @@ def _key(data: Data, named: str | None = None) -> Key:
         imported=data.has("imported") and data.flag("imported"),
         keyring=data.text_or_none("keyring") or named,
         fingerprint=data.text_or_none("fingerprint"),
+        legacy=data.has("legacy") and data.flag("legacy"),
     )
 
 
