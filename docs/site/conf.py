@@ -65,6 +65,7 @@ html_context = {
         "docs/local-encryption": "encrypt files recipients large",
         "docs/local-format": "file format test vectors bytes",
         "docs/migrate": "AWS KMS Google Cloud Azure migrate RSA re-encrypt",
+        "docs/migration": "legacy RSA OAEP ECDSA",
         "docs/observability": "metrics Prometheus Grafana monitoring health probes tracing OpenTelemetry"
         " alerts readiness",
         "docs/operations": "backup restore SIEM syslog streaming mail SMTP email reverse proxy nginx root key"

@@ -32,7 +32,14 @@ from pqkeep.cli import app as client_command
 from pqkeep_gateway.management.collection import METRICS
 from pqkeep_gateway.tenancy import plans
 from pqkeep_keyservice.crypto.key_wrapping import SEED_SIZE
-from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, KEY_PAIRS, Algorithm
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    ALIASES,
+    KEY_PAIRS,
+    LEGACY,
+    USES,
+    Algorithm,
+)
 from pqkeep_protocol.metrics import BOUNDS
 from pqkeep_protocol.public_keys import JWK_ALGORITHM, OBJECT_IDENTIFIER
 from pqkeep_server.cli import app as server_command
@@ -273,7 +280,22 @@ def algorithms() -> str:
                 next(tier for tier in terms if algorithm in terms[tier].algorithms),
             )
             for algorithm, spec in ALGORITHMS.items()
-            if not spec.is_symmetric
+            if algorithm in KEY_PAIRS
+        ),
+    )
+
+
+def legacy_algorithms() -> str:
+    """Return the legacy algorithms with their standards and operations."""
+    return table(
+        ("Wire value", "Defined in", "Operations with the key"),
+        (
+            (
+                code(algorithm),
+                ALGORITHMS[algorithm].standard,
+                ", ".join(code(name) for name in sorted(ALGORITHMS[algorithm].operations & USES)),
+            )
+            for algorithm in LEGACY
         ),
     )
 

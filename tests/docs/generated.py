@@ -26,6 +26,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "histogram-buckets": code_tables.histogram_buckets,
     "key-service-settings": lambda: code_tables.settings("key service"),
     "metrics": code_tables.metrics,
+    "legacy-algorithms": code_tables.legacy_algorithms,
     "object-identifiers": code_tables.object_identifiers,
     "plan-limits": code_tables.plan_limits,
     "proof-operations": api_tables.covered_by_proof,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -97,7 +98,7 @@ ELSEWHERE: Mapping[str, str] = {
     "kubectl": "needs a cluster",
     "helm install": "needs a cluster; make deploycheck renders the chart",
     "cd /var/lib": "is the folder for kubectl",
-    "openssl pkey": "needs OpenSSL 3.5: make debian13",
+    "openssl pkey -": "needs OpenSSL 3.5: make debian13",
     "openssl genpkey": "needs OpenSSL 3.5: make debian13",
     "s_client": "needs TLS: make debian13",
 }
@@ -188,7 +189,7 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
 
 
 def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
-    """The page's commands move files and rows, save a bill of materials, and sign and verify it."""
+    """The page's commands move files, rows and data under RSA, and sign a bill of materials."""
     tenant = installation.new_tenant()
     for algorithm in ("Kyber768", "X-Wing", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -205,16 +206,21 @@ def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: 
     environment = installation.environment(tenant.api_key)
     for text in commands("migration.md"):
         shell(replaced(text, {"/srv/documents": "documents"}), environment)
-    (program,) = (
-        text for language, text in snippets(ROOT / "docs" / "migration.md") if language == "python"
-    )
-    (tmp_path / "program.py").write_text(program)
-    shell("python program.py", environment)
+    for language, program in snippets(ROOT / "docs" / "migration.md"):
+        if language == "python":
+            (tmp_path / "program.py").write_text(program)
+            shell("python program.py", environment)
     with closing(sqlite3.connect(tmp_path / "cards.db")) as connection:
         (number,) = connection.execute("SELECT number FROM cards").fetchone()
     assert {number[:7], (tmp_path / "documents" / "one").read_text()[:7]} == {"pqk1.Ag"}
     assert json.loads((tmp_path / "cbom.json").read_text())["bomFormat"] == "CycloneDX"
     assert (tmp_path / "cbom.json.jws").exists()
+    body = {
+        "ciphertext": b64encode((tmp_path / "secret.x-wing").read_bytes()).decode(),
+        "key_version": 1,
+        "algorithm": "X-Wing",
+    }
+    assert tenant.post("/kem/decrypt", body)["plaintext"] == b64encode(b"an old secret\n").decode()
 
 
 def test_moving_from_transit_in_order(
