@@ -18,7 +18,7 @@ from tests.fixtures.caller import Caller, refusal_of
 from pqkeep.algorithms import PARAMETERS
 from pqkeep_gateway.api.cbom import DESCRIBED, MAX_KEYS, Installation, SpecVersion, document
 from pqkeep_gateway.api.key_fields import MAX_MESSAGE
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import LEGACY, Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.tls_groups import NAMES
 
@@ -226,3 +226,25 @@ def test_the_largest_document_can_be_signed() -> None:
     installation = Installation((), 255, made, (), tuple(NAMES.values()))
     found = document(SpecVersion.V1_7, uuid4(), keys, installation, is_whole=False)
     assert len(json.dumps(found, separators=(",", ":"))) <= MAX_MESSAGE
+
+
+@pytest.mark.parametrize("version", SpecVersion)
+def test_legacy_keys_are_in_it(version: SpecVersion) -> None:
+    """A key that verifies is a public key, one that decrypts a private key, both of level 0."""
+    made = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    keys = [
+        KeyInfo(name, KeyVersion(1), KeyStatus.ACTIVE, b"key", made, imported=True)
+        for name in LEGACY
+    ]
+    installation = Installation((), 1, made, (), tuple(NAMES.values()))
+    found = document(version, uuid4(), keys, installation, is_whole=True)
+    assert errors_in(found) is None
+    materials = components(found, "related-crypto-material")
+    for name in LEGACY:
+        described = DESCRIBED[name]
+        said = materials[f"key:default/{described.name}/1"]["relatedCryptoMaterialProperties"]
+        assert said["type"] == ("private-key" if "OAEP" in name else "public-key")
+        algorithm = components(found, "algorithm")[f"algorithm:{described.name}"]
+        shown = algorithm["algorithmProperties"]
+        assert shown["nistQuantumSecurityLevel"] == 0
+        assert shown["cryptoFunctions"] == (["decrypt"] if "OAEP" in name else ["verify"])

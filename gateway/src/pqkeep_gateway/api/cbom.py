@@ -71,8 +71,8 @@ class SpecVersion(StrEnum):
 class Described:
     """An algorithm in the words of CycloneDX's registry of cryptography.
 
-    ``level``: the security category of NIST. ``bits``: the size of a private or symmetric key in
-    the form that the key service stores.
+    ``level``: the security category of NIST; 0 if a quantum computer breaks it. ``bits``: the size
+    of a private or symmetric key in the form that the key service stores; 0 for a legacy key.
     """
 
     name: str
@@ -90,6 +90,11 @@ def _slh_dsa(kind: str, level: int, bytes_: int, arc: int) -> Described:
     return Described(f"SLH-DSA-{kind}", kind, level, 8 * 4 * bytes_, oid, "SLH-DSA")
 
 
+def _legacy(name: str, oid: str, family: str, curve: str = "") -> Described:
+    return Described(name, name.removeprefix(f"{family}-"), 0, 0, oid, family, curve)
+
+
+_PSS = "1.2.840.113549.1.1.10"
 DESCRIBED: Mapping[Algorithm, Described] = {
     Algorithm.ML_KEM_768: Described(
         "ML-KEM-768", "768", 3, 512, "2.16.840.1.101.3.4.4.2", "ML-KEM"
@@ -117,6 +122,29 @@ DESCRIBED: Mapping[Algorithm, Described] = {
     Algorithm.XAES_256_GCM: Described("XAES-256-GCM", "256", 5, 256, family="AES"),
     Algorithm.HMAC_SHA_256: Described("HMAC-SHA-256", "256", 5, 256, "1.2.840.113549.2.9", "HMAC"),
     Algorithm.HMAC_SHA_512: Described("HMAC-SHA-512", "512", 5, 512, "1.2.840.113549.2.11", "HMAC"),
+    **{
+        algorithm: _legacy(f"RSAES-OAEP-{hash_}", "1.2.840.113549.1.1.7", "RSAES-OAEP")
+        for algorithm, hash_ in (
+            (Algorithm.RSA_OAEP_SHA_1, "SHA-1"),
+            (Algorithm.RSA_OAEP_SHA_256, "SHA-256"),
+            (Algorithm.RSA_OAEP_SHA_384, "SHA-384"),
+            (Algorithm.RSA_OAEP_SHA_512, "SHA-512"),
+        )
+    },
+    **{
+        algorithm: _legacy(f"{family}-{hash_}", oid, family)
+        for algorithm, family, hash_, oid in (
+            (Algorithm.RSA_PKCS1_SHA_256, "RSASSA-PKCS1", "SHA-256", "1.2.840.113549.1.1.11"),
+            (Algorithm.RSA_PKCS1_SHA_384, "RSASSA-PKCS1", "SHA-384", "1.2.840.113549.1.1.12"),
+            (Algorithm.RSA_PKCS1_SHA_512, "RSASSA-PKCS1", "SHA-512", "1.2.840.113549.1.1.13"),
+            (Algorithm.RSA_PSS_SHA_256, "RSASSA-PSS", "SHA-256", _PSS),
+            (Algorithm.RSA_PSS_SHA_384, "RSASSA-PSS", "SHA-384", _PSS),
+            (Algorithm.RSA_PSS_SHA_512, "RSASSA-PSS", "SHA-512", _PSS),
+        )
+    },
+    Algorithm.ECDSA_P_256: _legacy("ECDSA-P-256", "1.2.840.10045.4.3.2", "ECDSA", "nist/P-256"),
+    Algorithm.ECDSA_P_384: _legacy("ECDSA-P-384", "1.2.840.10045.4.3.3", "ECDSA", "nist/P-384"),
+    Algorithm.ECDSA_P_521: _legacy("ECDSA-P-521", "1.2.840.10045.4.3.4", "ECDSA", "nist/P-521"),
 }
 """Every algorithm of keys. X-Wing and the composite are as strong as their post-quantum part."""
 
@@ -125,6 +153,8 @@ _PRIMITIVES: Mapping[Kind, str] = {
     Kind.SIGNATURE: "signature",
     Kind.CIPHER: "ae",
     Kind.MAC: "mac",
+    Kind.LEGACY_DECRYPTION: "pke",
+    Kind.LEGACY_VERIFICATION: "signature",
 }
 _FUNCTIONS: Mapping[str, frozenset[Operation]] = {
     "keygen": frozenset({Operation.GENERATE_KEY}),
@@ -136,6 +166,12 @@ _FUNCTIONS: Mapping[str, frozenset[Operation]] = {
     "tag": frozenset({Operation.COMPUTE_MAC}),
     "verify": frozenset({Operation.VERIFY, Operation.VERIFY_MAC}),
 }
+_MATERIAL: Mapping[Kind, str] = {
+    Kind.CIPHER: "secret-key",
+    Kind.MAC: "secret-key",
+    Kind.LEGACY_VERIFICATION: "public-key",
+}
+"""The type of key material, where it is not a private key."""
 _STATES: Mapping[KeyStatus, str] = {
     KeyStatus.ACTIVE: "active",
     KeyStatus.RETIRED: "deactivated",
@@ -231,6 +267,7 @@ def endpoints(access: KeyAccess, shards: Shards, groups: Sequence[str]) -> tuple
             after=call[AFTER],
             all_keyrings=True,
             limit=call[LIMIT],
+            legacy=True,
         )
         try:
             page = await access.keys.execute(request, call.attribution, call.tenant.placement)
@@ -371,6 +408,8 @@ def document(
 def _algorithm(algorithm: Algorithm, version: SpecVersion) -> Json:
     described, spec = DESCRIBED[algorithm], ALGORITHMS[algorithm]
     functions = [name for name, uses in _FUNCTIONS.items() if uses & spec.operations]
+    if spec.kind is Kind.LEGACY_DECRYPTION:  # as a part of re-encrypt
+        functions = ["decrypt"]
     return _algorithm_component(described, _PRIMITIVES[spec.kind], functions, version)
 
 
@@ -434,17 +473,19 @@ def state_of(key: KeyInfo) -> str:
 
 
 def _key(key: KeyInfo, version: SpecVersion, root_key: int) -> Json:
-    described, is_symmetric = DESCRIBED[key.algorithm], ALGORITHMS[key.algorithm].is_symmetric
+    described, spec = DESCRIBED[key.algorithm], ALGORITHMS[key.algorithm]
+    is_symmetric = spec.is_symmetric
     name = f"{key.keyring}/{described.name}/{key.version}"
     fingerprint = key.public_key.hex() if is_symmetric else sha256(key.public_key).hexdigest()
     material: Json = {
-        "type": "secret-key" if is_symmetric else "private-key",
+        "type": _MATERIAL.get(spec.kind, "private-key"),
         "id": fingerprint,
         "state": state_of(key),
         "algorithmRef": f"algorithm:{described.name}",
         "creationDate": timestamp(key.created_at),
-        "size": described.bits,
     }
+    if described.bits:
+        material["size"] = described.bits
     if key.status is not KeyStatus.ARCHIVED:
         material["securedBy"] = {
             "mechanism": f"{_SEAL} under root key {root_key}",
