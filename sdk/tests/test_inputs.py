@@ -910,3 +910,26 @@ def test_anything(data: bytes) -> None:
             found = read(data)
             if isinstance(found, inputs.Jws):
                 inputs.jws_algorithm(found)
+
+
+@pytest.mark.parametrize("name", ["default", "k" * 128])
+def test_the_key_that_an_envelope_names(name: str) -> None:
+    """The header alone names keyring, algorithm and version, also with the longest name."""
+    header = bytes((1, 0, 0, 1, 2, len(name))) + name.encode()
+    data = header + bytes(1088 + 28)
+    text = b"pqk1." + urlsafe_b64encode(data).rstrip(b"=")
+    key = inputs.read_envelope_key(text[:50] + b"\n" + text[50:])
+    assert key == (name, "Kyber768", 258)
+    assert inputs.read_envelope(text) == text.decode()
+    damaged = (
+        text[:40],
+        text[:-1] + b"+",
+        b"pqk1." + text[6:],
+        text.replace(b"pqk1.AQ", b"pqk1.CQ"),
+        b"pqk1." + urlsafe_b64encode(b"\1" + bytes(4) + data[5:]).rstrip(b"="),
+    )
+    for wrong in damaged:
+        with pytest.raises(UnreadableInputError):
+            inputs.read_envelope_key(wrong)
+    with pytest.raises(UnreadableInputError, match="an envelope of pqkeep is needed"):
+        inputs.read_envelope_key(b"text")

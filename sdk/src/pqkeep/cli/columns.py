@@ -53,6 +53,7 @@ class Column:
         self._keys = self._key_columns(columns.keys)
         self._beside = {name: self._named(column) for name, column in columns.of_key.items()}
         self._bound = {name: self._named(column) for name, column in columns.of_binding.items()}
+        self._update = self._updating()
         self.name = f"{self._address()}/{columns.table}.{columns.column}"
 
     def close(self) -> None:
@@ -111,15 +112,26 @@ class Column:
     def _swap(self, connection: sa.Connection, new: New) -> Result:
         entry = new.entry
         data = entry.data or b""
-        conditions = [column == value for column, value in zip(self._keys, entry.ref, strict=True)]
-        conditions.append(self._column == (data.decode() if entry.is_text else data))
-        conditions += [self._beside[name] == value for name, value in entry.beside.items()]
-        values: dict[Any, Any] = {
-            self._column: new.data.decode() if entry.is_text else new.data,
-            **{self._beside[name]: getattr(new.key, name) for name in entry.beside},
-        }
-        update = sa.update(self._table).where(*conditions).values(values)
-        return Swap.DONE if connection.execute(update).rowcount == 1 else Swap.CHANGED
+        values = {f"key_{number}": value for number, value in enumerate(entry.ref)}
+        values |= {f"old_{name}": value for name, value in entry.beside.items()}
+        values |= {f"new_{name}": getattr(new.key, name) for name in entry.beside}
+        values["old"] = data.decode() if entry.is_text else data
+        values["new"] = new.data.decode() if entry.is_text else new.data
+        done = connection.execute(self._update, values)
+        return Swap.DONE if done.rowcount == 1 else Swap.CHANGED
+
+    def _updating(self) -> sa.Update:
+        """Return the statement that replaces a row, unless another program changed it."""
+        conditions = [
+            column == sa.bindparam(f"key_{number}", type_=column.type)
+            for number, column in enumerate(self._keys)
+        ]
+        conditions.append(self._column == sa.bindparam("old", type_=self._column.type))
+        values: dict[Any, Any] = {self._column: sa.bindparam("new", type_=self._column.type)}
+        for name, column in self._beside.items():
+            conditions.append(column == sa.bindparam(f"old_{name}", type_=column.type))
+            values[column] = sa.bindparam(f"new_{name}", type_=column.type)
+        return sa.update(self._table).where(*conditions).values(values)
 
     def _select(self) -> sa.Select[Any]:
         columns = [*self._keys, self._column, *self._beside.values(), *self._bound.values()]
@@ -165,6 +177,8 @@ class Column:
             return recognised(data, self._of_version)
         named = {**(self._default._asdict() if self._default else {}), **entry.beside}
         try:
+            if None in named.values():
+                raise ValueError  # noqa: TRY301 - as for other values that name no key
             key = StoredKey(
                 str(named["keyring"]),
                 inputs.canonical(str(named["algorithm"])),

@@ -163,7 +163,7 @@ def _named(key: StoredKey) -> dict[str, Any]:
 
 
 def _envelope(text: bytes) -> Stored:
-    envelope = inputs.read_envelope(text)
+    envelope = b"".join(text.split()).decode("ascii", "replace")
     return Stored(
         form=Form.ENVELOPE,
         keys=(StoredKey(*inputs.read_envelope_key(text)),),

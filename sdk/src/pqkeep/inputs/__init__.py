@@ -86,7 +86,9 @@ _SIGNATURE_FORMS = (
     "bytes or base64"
 )
 PUBLIC_KEY_FORMAT = "pqkeep/v1/public-key"
-_ENVELOPE_SIZES = range(6, 6 + 64 + 1)
+_ENVELOPE = b"pqk1."
+_ENVELOPE_TEXT = re.compile(rb"pqk1\.([A-Za-z0-9_-]+)")
+_ENVELOPE_SIZES = range(6, 6 + 128 + 1)
 """Bytes of an envelope's header."""
 _ENVELOPE_ALGORITHMS: Mapping[int, str] = {
     1: "Kyber768",
@@ -270,43 +272,54 @@ class EnvelopeKey(NamedTuple):
 
 def read_envelope(data: bytes) -> str:
     """Return the text of an envelope, in one line. Raises UnreadableInputError."""
-    return _envelope(data)[0]
-
-
-def read_envelope_key(data: bytes) -> EnvelopeKey:
-    """Return the key in the header of an envelope. Raises UnreadableInputError."""
-    return _envelope(data)[1]
-
-
-def _envelope(data: bytes) -> tuple[str, EnvelopeKey]:
     seen = see(data)
     if len(seen) != 1 or not isinstance(seen[0], Envelope):
         raise _refused(seen, "an envelope of pqkeep", "use the original, unchanged file")
     text = seen[0].text
     body = text.partition(".")[2]
     try:
-        header = urlsafe_b64decode(body + "=" * (-len(body) % 4)) if body.isascii() else b""
-        is_whole = base64_bytes(body) == header and "=" not in body and not {"+", "/"} & set(body)
+        decoded = urlsafe_b64decode(body + "=" * (-len(body) % 4)) if body.isascii() else b""
+        is_whole = base64_bytes(body) == decoded and "=" not in body and not {"+", "/"} & set(body)
     except (TextError, binascii.Error):
-        header, is_whole = b"", False
+        decoded, is_whole = b"", False
+    _envelope_key(decoded if is_whole else b"", len(decoded))
+    return text
+
+
+def read_envelope_key(data: bytes) -> EnvelopeKey:
+    """Return the key in the header of an envelope. The ciphertext is not decoded.
+
+    Raises UnreadableInputError.
+    """
+    text = b"".join(data.split())
+    if not text.startswith(_ENVELOPE):
+        raise _refused(see(data), "an envelope of pqkeep", "use the original, unchanged file")
+    match = _ENVELOPE_TEXT.fullmatch(text)
+    body = b"" if match is None or len(match[1]) % 4 == 1 else match[1]
+    begin = body[: -(-_ENVELOPE_SIZES[-1] // 3) * 4]
+    header = urlsafe_b64decode(begin + b"=" * (-len(begin) % 4))
+    return _envelope_key(header, len(body) * 3 // 4)
+
+
+def _envelope_key(data: bytes, size: int) -> EnvelopeKey:
+    """Return the key in an envelope of so many bytes. ``data`` may have only its beginning."""
+    fixed = _ENVELOPE_SIZES[0]
+    end = fixed + data[5] if len(data) > fixed else size
     if (
-        not is_whole
-        or len(header) <= _ENVELOPE_SIZES[0]
-        or header[0] not in _ENVELOPE_ALGORITHMS
-        or header[5] > _ENVELOPE_SIZES[-1] - _ENVELOPE_SIZES[0]
-        or len(header) <= _ENVELOPE_SIZES[0] + header[5]
-        or not any(header[1:5])
-        or not _KEYRING.fullmatch(header[_ENVELOPE_SIZES[0] : _ENVELOPE_SIZES[0] + header[5]])
+        end >= size
+        or end not in _ENVELOPE_SIZES
+        or data[0] not in _ENVELOPE_ALGORITHMS
+        or not any(data[1:5])
+        or not _KEYRING.fullmatch(data[fixed:end])
     ):
         raise UnreadableInputError(
             "an envelope of pqkeep that is damaged: it was truncated or changed",
             "use the original, unchanged file",
         )
-    algorithm = _ENVELOPE_ALGORITHMS[header[0]]
-    end = _ENVELOPE_SIZES[0] + header[5]
-    require_sealed(algorithm, header[end:])
-    keyring = header[_ENVELOPE_SIZES[0] : end].decode("ascii")
-    return text, EnvelopeKey(keyring, algorithm, int.from_bytes(header[1:5], "big"))
+    algorithm = _ENVELOPE_ALGORITHMS[data[0]]
+    _require_sealed(algorithm, size - end, 0)
+    version = int.from_bytes(data[1:5], "big")
+    return EnvelopeKey(data[fixed:end].decode("ascii"), algorithm, version)
 
 
 def jws_algorithm(jws: Jws) -> str:
@@ -383,10 +396,14 @@ def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
 
 def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
     """Raise UnreadableInputError for fewer bytes than KEM ciphertext, nonce, ``least`` and tag."""
+    _require_sealed(algorithm, len(sealed), least)
+
+
+def _require_sealed(algorithm: str, size: int, least: int) -> None:
     known = PARAMETERS.get(algorithm)
-    if algorithm == Algorithm.XAES_256_GCM and len(sealed) < _CIPHER_SIZE + least:
+    if algorithm == Algorithm.XAES_256_GCM and size < _CIPHER_SIZE + least:
         raise UnreadableInputError(
-            f"encrypted with {algorithm} and has only {len(sealed)} bytes: it was cut",
+            f"encrypted with {algorithm} and has only {size} bytes: it was cut",
             "use the original, unchanged file",
         )
     if known is None:
@@ -395,9 +412,9 @@ def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
         raise UnreadableInputError(
             f"encrypted to {title(algorithm)}, which signs", "use the original, unchanged file"
         )
-    if len(sealed) < known.ciphertext + _SEALING_SIZE + least:
+    if size < known.ciphertext + _SEALING_SIZE + least:
         raise UnreadableInputError(
-            f"encrypted to {title(algorithm)} and has only {len(sealed)} bytes: it was cut",
+            f"encrypted to {title(algorithm)} and has only {size} bytes: it was cut",
             "use the original, unchanged file",
         )
 
