@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid interop campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -110,6 +110,9 @@ races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 interop: $(VENV)/dev .interop/made ## run Transit's clients unmodified: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
 	$(BIN)/pytest -n 0 -m campaign tests/transit $(ARGS)
 
+witnesses: $(VENV)/dev .interop/witness ## have a witness of another implementation cosign the log and refuse a fork: needs Go
+	$(BIN)/pytest -n 0 -m "" tests/witnesses $(ARGS)
+
 campaigns: $(VENV)/dev .venv-site/made ## kill processes, fill disks, stop servers, and try the cases that make test leaves out
 	$(BIN)/pytest -n 3 -m campaign $(ARGS)
 
@@ -175,6 +178,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 .interop/made: tests/transit/build tests/transit/go/main.go tests/transit/go/go.mod tests/transit/spring/pom.xml tests/transit/spring/src/main/java/Interop.java
 	@mkdir -p .interop
 	@tests/transit/build .interop
+	@touch $@
+
+.interop/witness: tests/witnesses/build
+	@mkdir -p .interop
+	@tests/witnesses/build .interop
 	@touch $@
 
 .venv-fuzz/made: requirements/fuzz.txt

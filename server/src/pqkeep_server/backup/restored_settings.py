@@ -34,6 +34,7 @@ KEPT = frozenset(
         ),
         *("require_post_quantum", "access_log", "gateways", "valkey_memory_mib"),
         "least_destruction_days",
+        *("origin", "witnesses"),  # witnesses must see the restored log under its name
     }
 )
 """Settings that are always kept."""
