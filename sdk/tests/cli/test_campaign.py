@@ -411,5 +411,19 @@ def test_what_is_refused(command: Command, campaign: Client) -> None:
         assert (ended.status, said in ended.err) == (2, True), (options, ended.err)
     assert command("campaign", "run", "nothing", ".").status == 4
     campaign.campaigns.close(NAME)
-    (command.directory / "a").write_text(campaign.kem.encrypt_to_envelope(TEXT).envelope)
-    assert command("campaign", "run", NAME, "a").status == 1
+    closed = command("campaign", "run", NAME, ".")
+    assert (closed.status, "is closed" in closed.err) == (2, True)
+
+
+def test_transit_texts_that_name_no_key(command: Command, campaign: Client) -> None:
+    """A version that may be the source's or the target's is refused, and changes nothing."""
+    sealed = campaign.kem.encrypt(TEXT)
+    text = b"vault:v1:" + base64.b64encode(sealed.ciphertext)
+    (command.directory / "a").write_bytes(text)
+    ended = command("campaign", "run", NAME, "a")
+    assert (ended.status, "could not be told apart" in ended.err) == (2, True)
+    both = [CampaignSource(algorithm=KEM), CampaignSource(algorithm="ML-KEM-1024")]
+    campaign.campaigns.put(NAME, sources=both, target=CampaignTarget(algorithm=HYBRID))
+    ended = command("campaign", "scan", NAME, "a")
+    assert (ended.status, "--keyring and --algorithm" in ended.err) == (2, True)
+    assert (command.directory / "a").read_bytes() == text

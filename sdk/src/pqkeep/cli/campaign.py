@@ -176,9 +176,11 @@ class Campaign:
     def __init__(
         self, client: "Client", name: str, keyring: str | None, algorithm: str | None
     ) -> None:
-        """Look at the campaign. Raises PqkeepError."""
+        """Look at the campaign. Raises PqkeepError, and Refusal if it is closed."""
         self._client = client
         self._stored = client.campaigns.get(name)
+        if self._stored.state != "open":
+            raise Refusal(f"campaign {name} is closed", "open it again, or name another one")
         self._keyring = keyring
         self._algorithm = algorithm
         self._above: int | None = None

@@ -8,7 +8,7 @@ versions of Transit texts, which name no key.
 
 import base64
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from io import BytesIO
@@ -246,13 +246,3 @@ _DOCUMENTS: dict[str, tuple[Form, Any]] = {
     documents.FORMATS[WrappedKey]: (Form.WRAPPED_KEY, WrappedKey),
     documents.FORMATS[documents.KemCiphertext]: (Form.SHARED_SECRET, documents.KemCiphertext),
 }
-
-
-def first_of(keys: Iterable[StoredKey], *tests: Callable[[StoredKey], bool]) -> StoredKey:
-    """Return the first key that passes the first test, or the next test; else the first key."""
-    known = [*keys]
-    for test in tests:
-        for key in known:
-            if test(key):
-                return key
-    return known[0]
