@@ -21,6 +21,7 @@ from pqkeep_protocol.messages import (
     Decapsulate,
     Decrypt,
     DeleteKeyring,
+    DeleteRule,
     DisableKey,
     EnableKey,
     Encapsulate,
@@ -37,6 +38,9 @@ from pqkeep_protocol.messages import (
     ListKeyrings,
     ListKeys,
     ListPublicKeys,
+    ListRules,
+    OverrideRule,
+    PutRule,
     ReEncrypt,
     RestoreKeyring,
     RetireKey,
@@ -56,6 +60,7 @@ from pqkeep_protocol.messages import (
     VerifyMu,
     Wrap,
 )
+from pqkeep_protocol.rules import Rule
 
 Sql = Callable[..., list[Any]]
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -150,6 +155,15 @@ async def use_keyring(recorded: Recorded, cards: dict[str, Any]) -> None:
     await recorded.ask(RestoreKeyring(**cards), None)
 
 
+async def use_rules(recorded: Recorded) -> None:
+    """List, put, delete and override a rule."""
+    named: dict[str, Any] = {"tenant": recorded.tenant}
+    await recorded.ask(PutRule(**named, rule=Rule("end", (KEM,))), None)
+    await recorded.ask(ListRules(**named), None)
+    await recorded.ask(DeleteRule(**named, name="end"), None)
+    await recorded.ask(OverrideRule(**named, name="end", rule=Rule("end", (KEM,))), None)
+
+
 async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     """Each operation adds one row with the version that was used."""
     kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
@@ -202,6 +216,7 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
         **imported, import_key_id=issued.id, wrapped_private_key=wrapped_key, quota=None
     )
     await recorded.ask(importing, 1)
+    await use_rules(recorded)
     operations = {name for (name,) in sql("SELECT DISTINCT operation FROM audit_records")}
     assert operations == set(Operation)
 

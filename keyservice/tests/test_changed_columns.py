@@ -42,11 +42,14 @@ from pqkeep_protocol.messages import (
     Idempotency,
     ListKeyrings,
     ListKeys,
+    ListRules,
+    PutRule,
     RetireKey,
     RotateKey,
     ScheduleArchive,
     UpdateKeyring,
 )
+from pqkeep_protocol.rules import Rule
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -72,6 +75,9 @@ OLDER = "the key is older than its last change in the audit log"
 NO_KEYRING = "the keyring differs from what was stored"
 NEVER_A_KEYRING = "the keyring has values that pqkeep never stores"
 OLDER_KEYRING = "the keyring is older than its last change in the audit log"
+NO_RULES = "the rules differ from what was stored"
+NEVER_RULES = "the rules have values that pqkeep never stores"
+OLDER_RULES = "the rules are older than their last change in the audit log"
 LOG = "the audit log is damaged"
 INTEGRITY = "refused by the database"
 
@@ -82,6 +88,8 @@ MESSAGES: Mapping[str, tuple[str, ...]] = {
     "keyrings": (NO_KEYRING, NEVER_A_KEYRING),
     "keyrings.tenant_id": (OLDER_KEYRING,),
     "keyrings.name": (OLDER_KEYRING, NO_KEYRING),
+    "tenant_rules": (NO_RULES, NEVER_RULES),
+    "tenant_rules.tenant_id": (OLDER_RULES,),
     "key_revisions": (NOT_STORED, NEVER_STORED),
     "key_revisions.tenant_id": (OLDER,),
     "key_revisions.keyring": (OLDER,),
@@ -221,6 +229,7 @@ class Probe:
         async with self.serving() as parts:
             for request in (
                 UpdateKeyring(tenant=TENANT, purposes=PURPOSES),
+                PutRule(tenant=TENANT, rule=Rule("end", (Algorithm.X_WING,))),
                 CreateKeyring(tenant=TENANT, keyring=NAMED, labels={"team": "payments"}),
                 GENERATE,
                 RotateKey(**KEY),
@@ -249,6 +258,7 @@ class Probe:
             GENERATE,
             GetKeyring(tenant=TENANT, keyring=NAMED),
             ListKeyrings(tenant=TENANT),
+            ListRules(tenant=TENANT),
         ]
 
     async def refusal(self) -> str | None:

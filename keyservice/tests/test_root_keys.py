@@ -293,7 +293,8 @@ async def test_a_root_key_that_is_not_stored_is_not_used(
 
     def rotation() -> RootKeyRotation:
         sealer = Sealer({1: read_root_key(root_key), 2: Secret(os.urandom(32))})
-        others = (parts.store, parts.log, parts.key_cache, parts.keyring_cache, parts.material)
+        caches = parts.key_cache, parts.keyring_cache, parts.rules
+        others = (parts.store, parts.log, *caches, parts.material)
         return RootKeyRotation(settings, sealer, *others, {})
 
     first, second = await asyncio.gather(

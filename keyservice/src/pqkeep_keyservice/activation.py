@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
@@ -31,12 +32,14 @@ class Activation:
         material: KeyMaterial,
         root_keys: RootKeyRotation,
         signer: CheckpointSigner,
+        rules: RuleCache,
     ) -> None:
         self._store = store
         self.writer = store.writer
         self._material = material
         self._root_keys = root_keys
         self._signer = signer
+        self._rules = rules
         self._changed = asyncio.Event()
         self.writer.on_change(self._changed.set)
         self._shard = DEFAULT_SHARD
@@ -75,6 +78,7 @@ class Activation:
         self.database_id = database_id
         await self._root_keys.catch_up()
         await self._store.check()
+        await self._rules.load()
         await self._signer.check()
         await self._root_keys.start()
         self.writer.checked(epoch)

@@ -12,15 +12,16 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.tenant_gate import TenantGate
-from pqkeep_keyservice.operations.context import Parts, RecordedError
+from pqkeep_keyservice.operations.context import OperationResult, Parts, RecordedError
 from pqkeep_keyservice.operations.kem_dem import encapsulate_all
 from pqkeep_keyservice.operations.table import loaded_context, respond, row_of
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
@@ -90,7 +91,7 @@ class Batches:
             async with self._gate.call(batch.tenant):
                 while True:
                     epoch = self._parts.writer.epoch
-                    answered = await self._answer_all(requests, deadline)
+                    answered = await self._answer_all(requests, attribution.principal, deadline)
                     if await self._record(batch, answered, attribution, epoch):
                         return BatchResults(results=tuple(item.result for item in answered))
         except KeyServiceError as error:
@@ -116,24 +117,26 @@ class Batches:
         return await self._log.commit_all(records, epoch) is CommitOutcome.DURABLE
 
     async def _answer_all(
-        self, requests: Sequence[ItemRequest], deadline: float
+        self, requests: Sequence[ItemRequest], principal: str, deadline: float
     ) -> Sequence[Answered]:
         answered: dict[int, Answered] = {}
+        answer = partial(self._answer, principal)
         here, elsewhere = _places(requests)
         if elsewhere:
             last = deadline - SECONDS_TO_SIGN
             await asyncio.gather(
-                *(self._sign(requests, elsewhere, answered, last) for _ in range(SIGNERS))
+                *(self._sign(answer, requests, elsewhere, answered, last) for _ in range(SIGNERS))
             )
-        here = await self._encapsulate_elsewhere(requests, here, answered, deadline)
+        here = await self._encapsulate_elsewhere(principal, requests, here, answered, deadline)
         while here:
-            await self._answer_slice(requests, here, answered, deadline)
+            await self._answer_slice(answer, requests, here, answered, deadline)
         if _now() >= deadline:  # the gateway has given up
             return [_refused(request, ErrorKind.DEADLINE_EXCEEDED) for request in requests]
         return [answered[place] for place in range(len(requests))]
 
     async def _encapsulate_elsewhere(
         self,
+        principal: str,
         requests: Sequence[ItemRequest],
         places: deque[int],
         answered: dict[int, Answered],
@@ -147,14 +150,15 @@ class Batches:
         if len(equal) < FEWEST_ELSEWHERE:
             return places
         with suppress(KeyServiceError, DamagedKeyError):  # then each is refused on the event loop
-            context = await loaded_context(first, row_of(first), self._parts, deadline)
+            context = await loaded_context(first, row_of(first), self._parts, deadline, principal)
             outcomes = await encapsulate_all(first, context, len(equal))
             for place, done in zip(equal, outcomes, strict=False):
-                answered[place] = Answered(cast(ItemResult, done.result), done.version)
+                answered[place] = _answered(context.noted(done))
         return deque(place for place in places if place not in answered)
 
     async def _sign(
         self,
+        answer: "_Answer",
         requests: Sequence[ItemRequest],
         places: deque[int],
         answered: dict[int, Answered],
@@ -166,10 +170,11 @@ class Batches:
         """
         while places:
             place = places.popleft()
-            answered[place] = await self._answer(requests[place], last, is_late=_now() >= last)
+            answered[place] = await answer(requests[place], last, is_late=_now() >= last)
 
     async def _answer_slice(
         self,
+        answer: "_Answer",
         requests: Sequence[ItemRequest],
         places: deque[int],
         answered: dict[int, Answered],
@@ -183,22 +188,24 @@ class Batches:
             end = perf_counter() + SLICE_SECONDS
             while places:
                 place = places.popleft()
-                answered[place] = await self._answer(requests[place], deadline, is_late=is_late)
+                answered[place] = await answer(requests[place], deadline, is_late=is_late)
                 if perf_counter() >= end:
                     break
             await asyncio.sleep(0)  # let other work run before the next batch's turn
         finally:
             self._turns.release(tenant, None)
 
-    async def _answer(self, request: ItemRequest, deadline: float, *, is_late: bool) -> Answered:
+    async def _answer(
+        self, principal: str, request: ItemRequest, deadline: float, *, is_late: bool
+    ) -> Answered:
         if is_late:
             return _refused(request, ErrorKind.DEADLINE_EXCEEDED)
         try:
-            done = await respond(request, self._parts, deadline)
+            done = await respond(request, self._parts, deadline, principal)
         except RecordedError as error:
             version = error.version or request.version
             return Answered(
-                Refused(kind=error.kind),
+                Refused(kind=error.kind, notice=error.notice),
                 version,
                 error.target,
                 error.keyring,
@@ -207,14 +214,26 @@ class Batches:
             )
         except Exception as error:  # noqa: BLE001 - an unexpected error is returned and recorded too
             return _refused(request, refusal_kind(error, request))
-        return Answered(
-            cast(ItemResult, done.result),
-            done.version,
-            done.target,
-            done.keyring,
-            done.rule,
-            done.campaign,
-        )
+        return _answered(done)
+
+
+class _Answer(Protocol):
+    """Executes a request of one caller."""
+
+    async def __call__(
+        self, request: ItemRequest, deadline: float, /, *, is_late: bool
+    ) -> Answered: ...
+
+
+def _answered(done: OperationResult) -> Answered:
+    return Answered(
+        cast(ItemResult, done.result),
+        done.version,
+        done.target,
+        done.keyring,
+        done.rule,
+        done.campaign,
+    )
 
 
 def _now() -> float:

@@ -7,6 +7,7 @@ from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.audit.checkpoint_signer import CONTEXT, signed_text
 from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.rules import Unusable
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.checkpoints import all_checkpoints
 from pqkeep_keyservice.ledger.merkle import Frontier, leaf_hash
@@ -15,6 +16,7 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
 from pqkeep_keyservice.storage.key_versions import find_generation, find_key_versions, list_keys
 from pqkeep_keyservice.storage.keyrings import every_keyring, find_keyring
+from pqkeep_keyservice.storage.rules import find_all_rules
 from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
@@ -68,6 +70,9 @@ def _examine_keys(connection: sa.Connection, sealer: Sealer, material: KeyMateri
             find_keyring(connection, sealer, keyring)
         except DamagedKeyError:
             raise ConfigError(f"a keyring of tenant {keyring.tenant} is damaged") from None
+    for tenant, rules in find_all_rules(connection, sealer).items():
+        if isinstance(rules, Unusable):
+            raise ConfigError(f"the rules of tenant {tenant} are damaged")
     return count
 
 

@@ -28,6 +28,7 @@ from pqkeep_keyservice.keys.changes import (
 )
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.rules import RuleSet
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.keys.tenant_bundle import (
     BundleContent,
@@ -37,6 +38,7 @@ from pqkeep_keyservice.keys.tenant_bundle import (
     MovedCount,
     MovedKey,
     MovedKeyring,
+    MovedRules,
     MovedUse,
     MovedVersion,
     TransferKey,
@@ -46,9 +48,11 @@ from pqkeep_keyservice.ledger.key_usage import tenant_counts
 from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_record
 from pqkeep_keyservice.ledger.uses import tenant_uses
 from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
+from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import list_keys
+from pqkeep_keyservice.storage.rules import stored_revision
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.storage.tenants import (
     bundle_size,
@@ -118,7 +122,7 @@ class _Received:
 class TenantMoves:
     """Executes the requests that make up a move."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each once, in wiring.py
         self,
         shard: str,
         transfer_key: Callable[[], TransferKey | None],
@@ -127,6 +131,7 @@ class TenantMoves:
         gate: TenantGate,
         key_cache: KeyCache,
         keyring_cache: KeyringCache,
+        rules: RuleCache,
         material: KeyMaterial,
     ) -> None:
         """Take the reader of the transfer key. It raises ConfigError.
@@ -140,6 +145,7 @@ class TenantMoves:
         self._gate = gate
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
+        self._rules = rules
         self._material = material
         self._lock = asyncio.Lock()
         self._epoch = 0
@@ -236,6 +242,7 @@ class TenantMoves:
                 self._material.forget_private_key(move.tenant, entry)
         for keyring in change.keyrings:
             self._keyring_cache.invalidate(keyring)
+        self._rules.invalidate(move.tenant)
         return left
 
     async def _collect(self, seal: BundleSeal) -> tuple[TenantLeft, BundleContent]:
@@ -246,6 +253,8 @@ class TenantMoves:
         keyrings = [
             keyring for keyring in await self._store.list_keyrings(tenant) if keyring.revision
         ]
+        rules = await self._store.find_rules(tenant)
+        left_rules = rules.with_new_mac() if rules.revision else None
         await self._store.count_all()
         uses = await self._store.database.read(tenant_uses, tenant)
         counts = await self._store.database.read(tenant_counts, tenant)
@@ -261,9 +270,10 @@ class TenantMoves:
             keys=await asyncio.to_thread(leaving_keys, self._material, seal, left_keys),
             uses=tuple(MovedUse(*row) for row in uses),
             counts=tuple(MovedCount(*row) for row in counts),
+            rules=None if left_rules is None else MovedRules(left_rules.rules, left_rules.revision),
         )
         bundle = await asyncio.to_thread(seal.seal, content)
-        return TenantLeft(tenant, left_keys, left_keyrings, bundle), content
+        return TenantLeft(tenant, left_keys, left_keyrings, left_rules, bundle), content
 
     async def _read(self, request: ReadBundle) -> BundlePart:
         last = await self._last_move(request.tenant)
@@ -448,13 +458,20 @@ class TenantMoves:
             replace(key, revision=max(key.revision, recorded[key.keyring, key.algorithm]) + 1)
             for key in keys
         )
-        change = TenantArrived(tenant, keys, keyrings, content.uses, content.counts)
+        rules = None
+        if content.rules is not None:
+            revision = await self._store.database.read(stored_revision, tenant)
+            revision = max(content.rules.revision, revision) + 1
+            rules = RuleSet(tenant, content.rules.rules, revision)
+        change = TenantArrived(tenant, keys, keyrings, rules, content.uses, content.counts)
         if not await self._is_durable(arrived, change):
             return None
         for versions in keys:
             self._key_cache.update(versions, self._epoch)
         for keyring in keyrings:
             self._keyring_cache.update(keyring, self._epoch)
+        if rules is not None:
+            self._rules.update(rules, self._epoch)
         return arrived
 
     # --- Common ---------------------------------------------------------------------------

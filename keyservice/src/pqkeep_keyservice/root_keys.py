@@ -20,25 +20,28 @@ from pqkeep_keyservice.keys.changes import (
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
+    RulesChange,
 )
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
+from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.root_key_sources.sources import read_root_keys
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
     count_to_reseal,
     list_keyrings_to_reseal,
     list_keys_to_reseal,
+    list_rules_to_reseal,
     require_root_keys,
 )
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -53,7 +56,7 @@ RETRY_SECONDS = 5.0
 class RootKeyRotation:
     """Adds root keys, reseals seeds under the newest one, and drops the older ones."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each once, in wiring.py
         self,
         settings_file: Path,
         sealer: Sealer,
@@ -61,6 +64,7 @@ class RootKeyRotation:
         log: AuditLog,
         key_cache: KeyCache,
         keyring_cache: KeyringCache,
+        rules: RuleCache,
         material: KeyMaterial,
         sources: Mapping[int, RootKeySource],
     ) -> None:
@@ -73,6 +77,7 @@ class RootKeyRotation:
         self._log = log
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
+        self._rules = rules
         self._material = material
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -190,6 +195,8 @@ class RootKeyRotation:
             after = names[-1]
         for name in await self._store.database.query(list_keyrings_to_reseal, newest):
             damaged += await self._renew_keyring(name)
+        for tenant in await self._store.database.query(list_rules_to_reseal, newest):
+            damaged += await self._renew_rules(tenant)
         self._damaged = damaged
         record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
         if await self._log.commit(record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
@@ -211,6 +218,21 @@ class RootKeyRotation:
             self._keyring_cache.invalidate(keyring)
             if await self._log.commit(record, change, epoch) is CommitOutcome.DURABLE:
                 self._keyring_cache.update(change.new, epoch)
+                return False
+
+    async def _renew_rules(self, tenant: TenantId) -> bool:
+        """Renew the MAC of a tenant's rules. Return whether they are damaged."""
+        while True:
+            epoch = self._writer.epoch
+            try:
+                rules = await self._store.find_rules(tenant)
+            except DamagedKeyError:
+                return True
+            change = RulesChange(rules.with_new_mac())
+            record = _record(KEY_SERVICE, self._sealer.newest, None, Outcome.SUCCESS)
+            self._rules.invalidate(tenant)
+            if await self._log.commit(record, change, epoch) is CommitOutcome.DURABLE:
+                self._rules.update(change.new, epoch)
                 return False
 
     async def _reseal_key(self, name: KeyName) -> bool:

@@ -131,6 +131,7 @@ class Schedule:
             _LOG.error(
                 "a change that is due cannot be made, and will be tried again",
                 error=str(error),
+                rule=getattr(getattr(error, "notice", None), "rule", None),
                 **names,
             )
 

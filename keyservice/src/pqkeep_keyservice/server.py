@@ -59,6 +59,7 @@ from pqkeep_protocol.messages import (
     Refused,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
+from pqkeep_protocol.rules import RuleNotice
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 
@@ -305,13 +306,16 @@ class Server:
         try:
             outcome: _Outcome = await self._result(call)
         except KeyServiceError as refusal:
-            outcome = refusal.kind
+            self._end(call, refusal.kind, refusal.notice)
+            return
         except Exception:  # noqa: BLE001 - an unexpected error needs a response too
             _LOG.exception("request failed", request=type(call.frame.request).__name__)
             outcome = ErrorKind.INTERNAL
         self._end(call, outcome)
 
-    def _end(self, call: "_Call", outcome: "_Outcome | None") -> None:
+    def _end(
+        self, call: "_Call", outcome: "_Outcome | None", notice: RuleNotice | None = None
+    ) -> None:
         """12. Send a call's outcome, and count it. For None, a task executes the call again."""
         if outcome is None:
             self._start(call)
@@ -320,7 +324,7 @@ class Server:
         counted: str = Outcome.SUCCESS
         if isinstance(outcome, ErrorKind):
             counted = outcome
-            call.connection.send(Refusal(call.frame.id, outcome))
+            call.connection.send(Refusal(call.frame.id, outcome, notice))
         else:
             try:
                 call.connection.send(Answer(call.frame.id, outcome))

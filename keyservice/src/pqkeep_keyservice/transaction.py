@@ -23,8 +23,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from weakref import WeakValueDictionary
 
+from cachetools import TTLCache
+
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange, RulesChange
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
@@ -32,7 +34,13 @@ from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.context import OperationResult, Parts, RecordedError
-from pqkeep_keyservice.operations.scheduled import DestructionStep, destruction_step, due_change
+from pqkeep_keyservice.operations.scheduled import (
+    DeniedRotation,
+    DestructionStep,
+    RulesDeleted,
+    destruction_step,
+    due_change,
+)
 from pqkeep_keyservice.operations.table import context_in_memory, respond, row_of
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_protocol.algorithms import Operation
@@ -50,6 +58,8 @@ the record, and ``execute`` must run the request again."""
 
 
 MAX_PER_TENANT = 64
+DAY = 24 * 3600.0
+"""Seconds."""
 
 
 class KeyLocks:
@@ -95,6 +105,7 @@ class Transactions:
         self._log = log
         self._gate = gate
         self._locks = KeyLocks()
+        self._denied_rotations: TTLCache[tuple[KeyName, int, str], None] = TTLCache(10_000, DAY)
 
     def execute_from_memory(
         self, request: AnyRequest, attribution: Attribution, deadline: float, then: Then
@@ -114,9 +125,11 @@ class Transactions:
         done: OperationResult | None = None
         try:
             epoch = self._parts.writer.epoch
-            context = context_in_memory(request, row, self._parts, deadline)  # 9
+            context = context_in_memory(  # 9
+                request, row, self._parts, deadline, attribution.principal
+            )
             if context is not None:
-                done = row.from_memory(request, context)  # 10
+                done = context.noted(row.from_memory(request, context))  # 10
                 _require_time(deadline)
         except Exception:  # noqa: BLE001 - execute raises it again, and records it
             done = None
@@ -158,6 +171,7 @@ class Transactions:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception as error:  # noqa: BLE001 - an unexpected error is returned and recorded too
             kind = refusal_kind(error, request)
+            notice = error.notice if isinstance(error, KeyServiceError) else None
             recorded = error if isinstance(error, RecordedError) else None
         finally:
             _wipe(request)
@@ -178,7 +192,8 @@ class Transactions:
         )
         if await self._log.commit(record, epoch=epoch) is not CommitOutcome.DURABLE:
             kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the result with it
-        raise KeyServiceError(kind)
+            notice = None
+        raise KeyServiceError(kind, notice)
 
     async def _execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -195,13 +210,15 @@ class Transactions:
         while True:
             _require_time(deadline)
             epoch = self._parts.writer.epoch
-            done = await respond(request, self._parts, deadline)  # 9, 10
+            done = await respond(request, self._parts, deadline, attribution.principal)  # 9, 10
             _require_time(deadline)
             record = _record_of(request, attribution, done)  # 11
             if done.change is None:
                 outcome = await self._log.commit(record, epoch=epoch)
             elif isinstance(done.change, KeyringChange):
                 outcome = await self._commit_keyring(record, done.change, epoch)
+            elif isinstance(done.change, RulesChange):
+                outcome = await self._commit_rules(record, done.change, epoch)
             else:
                 outcome = await self._commit_change(record, done.change, epoch)
             if outcome is CommitOutcome.DURABLE:
@@ -219,7 +236,7 @@ class Transactions:
         """Make the next due change of a key, with its record. Return None if there is none.
 
         Without ``destroys``, changes that destroy a key are ignored. Raises KeyServiceError and
-        DamagedKeyError, without a record.
+        DamagedKeyError. Only RULE_DENIED has a record, once a day.
         """
         async with self._gate.call(name.tenant), self._locks.lock(name, deadline):
             while True:
@@ -228,6 +245,9 @@ class Transactions:
                 due = await due_change(name, now, self._parts, deadline, destroys=destroys)
                 if due is None:
                     return None
+                if isinstance(due, DeniedRotation):
+                    await self._record_once(due, epoch)
+                    raise KeyServiceError(ErrorKind.RULE_DENIED, due.notice)
                 outcome = await self._commit_change(due.record, due.change, epoch)
                 if outcome is CommitOutcome.DURABLE:
                     if due.operation is Operation.ROTATE_KEY and due.change.new.is_full:
@@ -257,6 +277,8 @@ class Transactions:
                     return None
                 if isinstance(step, DestructionStep):
                     outcome = await self._commit_keyring(step.record, step.change, epoch)
+                elif isinstance(step, RulesDeleted):
+                    outcome = await self._commit_rules(step.record, step.change, epoch)
                 else:
                     outcome = await self._commit_change(step.record, step.change, epoch)
                 if outcome is CommitOutcome.DURABLE:
@@ -283,6 +305,23 @@ class Transactions:
         outcome = await self._log.commit(record, change, epoch)
         if outcome is CommitOutcome.DURABLE:
             self._parts.keyrings.update(change.new, epoch)
+        return outcome
+
+    async def _record_once(self, denied: DeniedRotation, epoch: int) -> None:
+        """Record a denied rotation, unless this process did so within the last day."""
+        rotation = denied.name, denied.version, denied.notice.rule
+        if rotation in self._denied_rotations:
+            return
+        if await self._log.commit(denied.record, epoch=epoch) is CommitOutcome.DURABLE:
+            self._denied_rotations[rotation] = None
+
+    async def _commit_rules(
+        self, record: NewRecord, change: RulesChange, epoch: int
+    ) -> CommitOutcome:
+        self._parts.rules.invalidate(change.new.tenant)
+        outcome = await self._log.commit(record, change, epoch)
+        if outcome is CommitOutcome.DURABLE:
+            self._parts.rules.update(change.new, epoch)
         return outcome
 
     async def _destroy_copies(self, versions: KeyVersions) -> None:

@@ -22,6 +22,7 @@ from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import InProcess, executors
 from pqkeep_keyservice.live.import_keys import ImportKeys
 from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
+from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, schemes_of
 from pqkeep_keyservice.metrics import ServiceMetrics
@@ -44,6 +45,7 @@ class KeyServiceParts:
     store: KeyStore
     key_cache: KeyCache
     keyring_cache: KeyringCache
+    rules: RuleCache
     material: KeyMaterial
     in_process: InProcess
     workers: WorkerProcesses
@@ -87,6 +89,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     schemes, least_delay = schemes_of(settings), timedelta(days=least_destruction_days)
     key_cache = KeyCache(store.writer, store.find_key_versions)
     keyring_cache = KeyringCache(store.writer, store.find_keyring)
+    rules = RuleCache(store)
     log = AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
     workers = WorkerProcesses(settings, material)
@@ -99,6 +102,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         writer=store.writer,
         keys=key_cache,
         keyrings=keyring_cache,
+        rules=rules,
         material=material,
         executors=executor_of,
         encapsulation_workers=encapsulation_workers,
@@ -116,14 +120,17 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     )
     schedule = Schedule(store, transactions, least_delay)
     root_keys = RootKeyRotation(
-        settings_file, sealer, store, log, key_cache, keyring_cache, material, sources
+        settings_file, sealer, store, log, key_cache, keyring_cache, rules, material, sources
     )
-    moves = TenantMoves(shard, transfer_key, store, log, gate, key_cache, keyring_cache, material)
-    activation = Activation(store, material, root_keys, signer)
+    moves = TenantMoves(
+        shard, transfer_key, store, log, gate, key_cache, keyring_cache, rules, material
+    )
+    activation = Activation(store, material, root_keys, signer, rules)
     return KeyServiceParts(
         store=store,
         key_cache=key_cache,
         keyring_cache=keyring_cache,
+        rules=rules,
         material=material,
         in_process=in_process,
         workers=workers,

@@ -35,6 +35,8 @@ class KeyServiceEvent(StrEnum):
     WITNESS_CONFLICT = "witness-conflict"
     """BEGUN when a witness has cosigned another history of the log; COMPLETED when it cosigns
     again."""
+    MOVE_RULES = "move-rules"
+    """A SUCCESS for the rules of a tenant that leaves this shard or arrives in it."""
     TENANT_MOVED_OUT = "tenant-moved-out"
     """A SUCCESS for each key and keyring that leaves, then BEGUN; HANDED_OUT before the bundle can
     be read; COMPLETED once the target shard has it. In the target's log, CANCELLED is a

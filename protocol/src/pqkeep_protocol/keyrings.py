@@ -128,6 +128,10 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     """In results: when the private keys of a deleted keyring are destroyed. Until then it can be
     restored."""
 
+    def has_use_for(self, operations: frozenset[Operation]) -> bool:
+        """Return whether a purpose fits an algorithm's operations."""
+        return any(PURPOSE_OF.get(operation) in self.purposes for operation in operations)
+
     def allows_version(self, operation: Operation, version: int) -> bool:
         """Return whether the minimum versions allow an operation with a key version."""
         if operation in READING:

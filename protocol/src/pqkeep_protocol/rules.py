@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -115,6 +115,8 @@ class Rule(Struct, frozen=True, array_like=True):
                 raise ValueError("successor must be of the same kind as all algorithms")
             if self.successor in self.algorithms:
                 raise ValueError("successor must not be one of the algorithms")
+            if Operation.GENERATE_KEY not in ALGORITHMS[self.successor].operations:
+                raise ValueError("successor must not be a legacy algorithm")
 
 
 class RuleNotice(Struct, frozen=True, array_like=True):
@@ -144,6 +146,25 @@ def rules_text(rules: Iterable[Rule]) -> bytes:
     ``2027-01-01T00:00:00Z``.
     """
     return _ENCODER.encode([structs.asdict(rule) | _exceptions(rule) for rule in rules])
+
+
+def rules_of(text: str | bytes) -> tuple[Rule, ...]:
+    """Return the rules of a ``rules_text``. Raises KeyError, ValueError and msgspec.MsgspecError."""
+    return tuple(
+        msgspec.convert(
+            _in_order(Rule, {**found, "exceptions": _in_orders(found["exceptions"])}), Rule
+        )
+        for found in msgspec.json.decode(text, type=list[dict[str, Any]])
+    )
+
+
+def _in_orders(exceptions: list[dict[str, Any]]) -> list[list[Any]]:
+    return [_in_order(RuleException, exception) for exception in exceptions]
+
+
+def _in_order(kind: type[Struct], values: dict[str, Any]) -> list[Any]:
+    """Return the values of a Struct in the order of its fields."""
+    return [values[name] for name in kind.__struct_fields__]
 
 
 def _exceptions(rule: Rule) -> dict[str, object]:

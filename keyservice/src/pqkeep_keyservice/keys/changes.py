@@ -6,6 +6,7 @@ from hashlib import sha256
 
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.rules import RuleSet
 from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedUse
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.keys import TenantId
@@ -72,12 +73,22 @@ class KeyringChange:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesChange:
+    """Adds a tenant's rules, or replaces them with their next revision."""
+
+    new: RuleSet
+    replaces_damaged: bool = False
+    """Whether it replaces any stored revision."""
+
+
+@dataclass(frozen=True, slots=True)
 class TenantLeft:
     """Replaces all data of a tenant with its bundle. Stale if the tenant has other data by then."""
 
     tenant: TenantId
     keys: tuple[KeyVersions, ...]
     keyrings: tuple[Keyring, ...]
+    rules: RuleSet | None
     bundle: bytes
 
 
@@ -88,6 +99,7 @@ class TenantArrived:
     tenant: TenantId
     keys: tuple[KeyVersions, ...]
     keyrings: tuple[Keyring, ...]
+    rules: RuleSet | None
     uses: tuple[MovedUse, ...]
     counts: tuple[MovedCount, ...]
 
@@ -100,7 +112,7 @@ class BundleDestroyed:
 
 
 TenantMove = TenantLeft | TenantArrived | BundleDestroyed
-Change = KeyChange | KeyringChange | RootKeyAdded | RootKeysDropped | TenantMove
+Change = KeyChange | KeyringChange | RulesChange | RootKeyAdded | RootKeysDropped | TenantMove
 
 
 class CommitOutcome(Enum):

@@ -15,6 +15,7 @@ import msgspec
 from pqkeep_keyservice.crypto.dem import bound_keyring, length_prefixed
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, microseconds
 from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.rules import RuleSet
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_protocol.keys import Destruction, KeyStatus
 
@@ -75,6 +76,22 @@ def _destruction(destruction: Destruction | None) -> bytes:
     if destruction is None:
         return b""
     return destruction.state.encode() + microseconds(destruction.at).to_bytes(8, "big")
+
+
+def rules_mac(sealer: Sealer, rules: RuleSet) -> bytes:
+    """Return the MAC (34 bytes) of a tenant's rules under the newest root key."""
+    return sealer.mac(_rules_state(rules))
+
+
+def require_authentic_rules(sealer: Sealer, rules: RuleSet, mac: bytes) -> None:
+    """Raise DamagedKeyError unless the rules match the stored MAC."""
+    if not sealer.is_mac(mac, _rules_state(rules)):
+        raise DamagedKeyError("the rules differ from what was stored")
+
+
+def _rules_state(rules: RuleSet) -> bytes:
+    revision = rules.revision.to_bytes(8, "big")
+    return b"".join((b"pqkeep/rules/v1", rules.tenant.bytes, revision, rules.text))
 
 
 def key_mac(sealer: Sealer, versions: KeyVersions) -> bytes:

@@ -41,6 +41,7 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.rules import Rule
 from pqkeep_protocol.startup.settings import ConfigError
 
 TRANSFER_KEY_SIZE = 32
@@ -116,6 +117,13 @@ class MovedCount(Struct, frozen=True, array_like=True):
     count: int
 
 
+class MovedRules(Struct, frozen=True, array_like=True):
+    """A tenant's rules, and the revision at its departure."""
+
+    rules: tuple[Rule, ...]
+    revision: int
+
+
 class BundleContent(Struct, frozen=True, array_like=True):
     """Everything that a shard stores for a tenant, except the records in its log."""
 
@@ -123,6 +131,7 @@ class BundleContent(Struct, frozen=True, array_like=True):
     keys: tuple[MovedKey, ...]
     uses: tuple[MovedUse, ...]
     counts: tuple[MovedCount, ...]
+    rules: MovedRules | None = None
 
     @property
     def key_versions(self) -> int:

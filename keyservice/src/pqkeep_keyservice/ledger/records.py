@@ -19,7 +19,16 @@ from pqkeep_protocol.audit import Event, EventRefusal
 from pqkeep_protocol.audit_events import Outcome, RecordedOperation, gateway_operation
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyringName, KeyVersion, RecordedName, TenantId
-from pqkeep_protocol.messages import AnyRequest, Attribution, ListKeyrings, ListKeys
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    Attribution,
+    DeleteRule,
+    ListKeyrings,
+    ListKeys,
+    ListRules,
+    OverrideRule,
+    PutRule,
+)
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -112,9 +121,12 @@ def operation_record(
     )
 
 
+_OF_NO_KEYRING = (ListKeyrings, ListRules, PutRule, DeleteRule, OverrideRule)
+
+
 def _keyring(request: AnyRequest) -> KeyringName | None:
     is_of_all = isinstance(request, ListKeys) and request.all_keyrings
-    return None if is_of_all or isinstance(request, ListKeyrings) else request.keyring
+    return None if is_of_all or isinstance(request, _OF_NO_KEYRING) else request.keyring
 
 
 def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | EventRefusal:

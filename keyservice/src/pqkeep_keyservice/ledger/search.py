@@ -19,9 +19,16 @@ from pqkeep_keyservice.ledger.merkle import (
 )
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, COMMON_OPERATIONS, IS_SUCCESSION, RARE
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import REFUSED, ListRecords, Proof, ProveConsistency, ProveRecords
-from pqkeep_protocol.audit_events import API_KEY, OPERATOR, PAGE_VIEWS, PERSON, Outcome
+from pqkeep_protocol.audit_events import (
+    API_KEY,
+    OPERATOR,
+    PAGE_VIEWS,
+    PERSON,
+    KeyServiceEvent,
+    Outcome,
+)
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
 
 MAX_SCANNED = 10_000
@@ -344,6 +351,29 @@ def newest_keyring_revisions(
     ``conditions`` limit the records by their keyring.
     """
     return dict(map(tuple, connection.execute(recorded_keyring_revisions(tenant, *conditions))))
+
+
+_RULES_CHANGES = (
+    Operation.PUT_RULE.value,
+    Operation.DELETE_RULE.value,
+    Operation.OVERRIDE_RULE.value,
+    KeyServiceEvent.MOVE_RULES.value,
+)
+
+
+def newest_rules_revisions(
+    connection: sa.Connection, tenant: TenantId | None = None
+) -> dict[str, int]:
+    """Return the revision of tenants' rules after their last recorded change; None: all tenants."""
+    columns = AUDIT_RECORDS.c
+    query = sa.select(columns.tenant_id, sa.func.max(columns.keyring_revision)).where(
+        RARE["operation"],
+        columns.operation.in_(_RULES_CHANGES),
+        columns.keyring_revision.is_not(None),
+    )
+    if tenant is not None:
+        query = query.where(columns.tenant_id == str(tenant))
+    return dict(map(tuple, connection.execute(query.group_by(columns.tenant_id))))
 
 
 def recorded_keyring_revisions(

@@ -24,7 +24,6 @@ from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
 from pqkeep_keyservice.storage.key_versions import find_key_page
 from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import (
     CancelArchive,
@@ -46,6 +45,7 @@ from pqkeep_protocol.messages import (
     RotateKey,
     ScheduleArchive,
 )
+from pqkeep_protocol.rules import RuleUse
 
 VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArchive
 """Requests that change one existing version."""
@@ -62,6 +62,7 @@ async def generate(request: GenerateKey, context: Context) -> OperationResult:
         active = versions.active.info
         return OperationResult(Key(key=active, existed=True), active.version)
     versions.require_no_active()
+    await _require_rules(request, context)
     entry = await new_entry(
         versions,
         context.executor,
@@ -85,6 +86,7 @@ async def rotate(request: RotateKey, context: Context) -> OperationResult:
         return repeated
     versions = context.versions
     old = versions.require_current().info
+    await _require_rules(request, context)
     entry = await new_entry(
         versions, context.executor, context.deadline, clock.now(), request.idempotency
     )
@@ -116,6 +118,7 @@ async def import_key(request: ImportPrivateKey, context: Context) -> OperationRe
     versions = context.versions
     _require_use(context)
     versions.require_no_active()
+    await _require_rules(request, context)
     version = versions.next_version(context.keyring.info.first_version)
     now = asyncio.get_running_loop().time()
     wrapping = context.parts.import_keys.claim(request.import_key_id, versions.name, now)
@@ -175,6 +178,15 @@ async def previous_entry(
     return entry
 
 
+async def _require_rules(
+    request: GenerateKey | RotateKey | ImportPrivateKey, context: Context
+) -> None:
+    """Ask the tenant's rules about a new key. Raises RULE_DENIED, UNAVAILABLE and DamagedKeyError."""
+    await context.assess_stored(
+        request.tenant, RuleUse.GENERATE_KEY, request.algorithm, request.keyring
+    )
+
+
 def _require_use(context: Context) -> None:
     """Raise NO_PURPOSE if no key is active, and no purpose of the keyring fits a new one."""
     versions, keyring = context.versions, context.keyring.info
@@ -184,7 +196,7 @@ def _require_use(context: Context) -> None:
     operations = spec.operations
     if spec.kind is Kind.LEGACY_DECRYPTION:  # re-encrypt has the purposes of its source's reading
         operations = frozenset() if keyring.derived else _READING_BY_RE_ENCRYPTION
-    if not any(PURPOSE_OF.get(operation) in keyring.purposes for operation in operations):
+    if not keyring.has_use_for(operations):
         raise KeyServiceError(ErrorKind.NO_PURPOSE)
 
 

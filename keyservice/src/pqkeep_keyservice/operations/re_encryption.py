@@ -34,6 +34,7 @@ from pqkeep_protocol.messages import (
     Wrap,
     Wrapped,
 )
+from pqkeep_protocol.rules import RuleUse
 
 
 async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
@@ -44,7 +45,7 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
 
     Raises PURPOSE_DENIED and TARGET_PURPOSE_DENIED unless the source keyring allows decrypting and
     the target encrypting; the errors of decrypt and unwrap; TARGET_NOT_FOUND;
-    TARGET_VERSION_BELOW_MINIMUM; and UNSUPPORTED.
+    TARGET_VERSION_BELOW_MINIMUM; RULE_DENIED for the target; and UNSUPPORTED.
     """
     try:
         return await _moved(request, context)
@@ -158,6 +159,8 @@ async def _sealed(
     if version == request.version and _leaves_unchanged(request):
         unchanged = ReEncrypted(ciphertext=request.ciphertext, version=version, moved=False)
         return unchanged, record
+    use = RuleUse.WRAP if request.is_wrapped_key else RuleUse.ENCRYPT
+    await context.assess_stored(request.tenant, use, target.algorithm, target.keyring)
     if request.is_wrapped_key:
         wrap = Wrap(
             tenant=request.tenant,

@@ -26,6 +26,7 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyringName, KeyVersion
 from pqkeep_protocol.messages import Encapsulate, Encapsulated, Encrypt, Encrypted, Verified
+from pqkeep_protocol.rules import USE_OF
 
 Supplied = Encrypt | Encapsulate | VerifyRequest
 S = TypeVar("S", bound=Supplied)
@@ -81,11 +82,19 @@ def _own_recorded(run: Run[S]) -> Operation[S]:
         public_key = request.public_key or b""
         own = await _find_own(request, public_key, context.parts)
         try:
+            if (use := USE_OF.get(request.operation)) is not None:
+                keyring = None if own is None else own.keyring
+                await context.assess_stored(request.tenant, use, request.algorithm, keyring)
             done = await run(request, public_key, context)
         except KeyServiceError as error:
             if own is None:
                 raise
-            raise RecordedError(error.kind, keyring=own.keyring, version=own.version) from None
+            raise RecordedError(
+                error.kind,
+                keyring=own.keyring,
+                version=own.version,
+                notice=error.notice,
+            ) from None
         if own is None:
             return done
         return structs.replace(done, keyring=own.keyring, version=own.version)

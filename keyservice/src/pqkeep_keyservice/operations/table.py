@@ -8,21 +8,24 @@ from msgspec import Struct
 
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.rules import Unusable
 from pqkeep_keyservice.operations import (
     kem_dem,
     keyrings,
     lifecycle,
     macs,
     re_encryption,
+    rules,
     signing,
     supplied_keys,
 )
 from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
 from pqkeep_protocol import messages
-from pqkeep_protocol.algorithms import ALGORITHMS
+from pqkeep_protocol.algorithms import ALGORITHMS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
-from pqkeep_protocol.messages import AnyRequest
+from pqkeep_protocol.messages import AnyRequest, KeyRequest
+from pqkeep_protocol.rules import USE_OF, RuleUse
 
 Run = Callable[[Any, Context], OperationResult | Awaitable[OperationResult]]
 RunFromMemory = Callable[[Any, Context], OperationResult]
@@ -51,6 +54,9 @@ class Row(NamedTuple):
     loads: Loads = Loads.KEY
     changes_key: bool = False
     """Whether requests for one key run one after another."""
+    use: RuleUse | None = None
+    """The use that rules are asked about before the operation runs; None if it asks them itself,
+    or makes no new data."""
 
 
 def _plain(run: RunFromMemory) -> Row:
@@ -61,12 +67,7 @@ def _changing(run: Run, loads: Loads = Loads.KEY) -> Row:
     return Row(run, loads=loads, changes_key=True)
 
 
-def _not_yet(_: Any, __: Context) -> OperationResult:
-    """Refuse a request that the key service does not execute yet."""
-    raise KeyServiceError(ErrorKind.UNSUPPORTED)
-
-
-OPERATIONS: Mapping[type[Struct], Row] = {
+_OPERATIONS: Mapping[type[KeyRequest[Any]], Row] = {
     messages.Encrypt: _plain(kem_dem.encrypt),
     messages.Decrypt: Row(kem_dem.decrypt_or_unwrap, from_memory=kem_dem.decrypt),
     messages.Encapsulate: _plain(kem_dem.encapsulate),
@@ -105,10 +106,18 @@ OPERATIONS: Mapping[type[Struct], Row] = {
     messages.ListKeyrings: Row(keyrings.list_, loads=Loads.NOTHING),
     messages.ScheduleDestruction: Row(keyrings.schedule_destruction, loads=Loads.KEYRING),
     messages.CancelDestruction: Row(keyrings.cancel_destruction, loads=Loads.KEYRING),
-    **dict.fromkeys(
-        (messages.ListRules, messages.PutRule, messages.DeleteRule, messages.OverrideRule),
-        Row(_not_yet, loads=Loads.NOTHING),
-    ),
+    messages.ListRules: Row(rules.list_, loads=Loads.NOTHING),
+    messages.PutRule: Row(rules.put, loads=Loads.NOTHING),
+    messages.DeleteRule: Row(rules.delete, loads=Loads.NOTHING),
+    messages.OverrideRule: Row(rules.override, loads=Loads.NOTHING),
+}
+_RETURN_EXISTING = frozenset({Operation.GENERATE_KEY, Operation.IMPORT_KEY, Operation.ROTATE_KEY})
+"""Operations that can return an existing key, which no rule denies. They ask the rules later."""
+OPERATIONS: Mapping[type[Struct], Row] = {
+    request: row._replace(
+        use=None if request.operation in _RETURN_EXISTING else USE_OF.get(request.operation)
+    )
+    for request, row in _OPERATIONS.items()
 }
 WITH_SUPPLIED_KEY: Mapping[type[Struct], Row] = {
     request: Row(run, loads=Loads.KEYRING_OF_ALGORITHM)
@@ -131,13 +140,13 @@ def row_of(request: AnyRequest) -> Row:
 
 
 def context_in_memory(
-    request: AnyRequest, row: Row, parts: Parts, deadline: float
+    request: AnyRequest, row: Row, parts: Parts, deadline: float, principal: str
 ) -> Context | None:
     """9. Return an operation's context, or None if data must be loaded first.
 
-    Raises KEYRING_NOT_FOUND, UNSUPPORTED and PURPOSE_DENIED.
+    Raises KEYRING_NOT_FOUND, UNSUPPORTED, PURPOSE_DENIED and RULE_DENIED.
     """
-    context = Context(parts, deadline)
+    context = Context(parts, deadline, principal)
     if row.loads is Loads.NOTHING:
         return context
     keyring = parts.keyrings.known(KeyringId(request.tenant, request.keyring))
@@ -155,19 +164,26 @@ def context_in_memory(
         return context
     keyring.require(PURPOSE_OF.get(request.operation))
     versions = parts.keys.known(KeyName(request.tenant, algorithm, request.keyring))
-    if versions is None:
+    rules_found = None if row.use is None else parts.rules.known(request.tenant.int)
+    if versions is None or rules_found is Unusable.NOT_LOADED:
         return None
     context.versions = versions
+    if row.use is not None and rules_found is not None:
+        context.assess(rules_found, row.use, algorithm, request.keyring)
     return context
 
 
-async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: float) -> Context:
+async def loaded_context(
+    request: AnyRequest, row: Row, parts: Parts, deadline: float, principal: str
+) -> Context:
     """9. Load an operation's data, and return its context.
 
     Raises the errors of ``context_in_memory``, KEYRING_NOT_FOUND, DamagedKeyError and
     DatabaseUnavailableError.
     """
-    while (context := context_in_memory(request, row, parts, deadline)) is None:
+    while (context := context_in_memory(request, row, parts, deadline, principal)) is None:
+        if row.use and parts.rules.known(request.tenant.int) is Unusable.NOT_LOADED:
+            await parts.rules.get(request.tenant)
         keyring = KeyringId(request.tenant, request.keyring)
         if parts.keyrings.known(keyring) is None:
             await parts.keyrings.get(keyring)
@@ -176,9 +192,11 @@ async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: 
     return context
 
 
-async def respond(request: AnyRequest, parts: Parts, deadline: float) -> OperationResult:
+async def respond(
+    request: AnyRequest, parts: Parts, deadline: float, principal: str
+) -> OperationResult:
     """Execute a request. Raises the errors of the operation and of ``loaded_context``."""
     row = row_of(request)
-    context = await loaded_context(request, row, parts, deadline)
+    context = await loaded_context(request, row, parts, deadline, principal)
     result = row.run(request, context)
-    return result if isinstance(result, OperationResult) else await result
+    return context.noted(result if isinstance(result, OperationResult) else await result)

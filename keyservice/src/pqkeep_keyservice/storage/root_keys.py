@@ -11,7 +11,14 @@ from pqkeep_keyservice.keys.changes import CommitOutcome, RootKeyAdded, RootKeys
 from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
-from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS, ROOT_KEYS, SHARD
+from pqkeep_keyservice.storage.schema import (
+    KEY_REVISIONS,
+    KEYRINGS,
+    KEYS,
+    ROOT_KEYS,
+    SHARD,
+    TENANT_RULES,
+)
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.settings import ConfigError
@@ -65,7 +72,7 @@ def find_root_key_state(connection: sa.Connection, newest: int) -> RootKeyState:
     remaining = count_to_reseal(connection, newest)
     total = sum(
         connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
-        for table in (KEY_REVISIONS, KEYRINGS)
+        for table in (KEY_REVISIONS, KEYRINGS, TENANT_RULES)
     )
     return RootKeyState(newest, added[newest], total - remaining, remaining, is_alone=False)
 
@@ -163,11 +170,21 @@ def list_keyrings_to_reseal(connection: sa.Connection, newest: int) -> list[Keyr
     return [KeyringId(*row) for row in rows]
 
 
+def list_rules_to_reseal(connection: sa.Connection, newest: int) -> list[TenantId]:
+    """Return the tenants with rules whose MAC is under an older root key."""
+    query = sa.select(TENANT_RULES.c.tenant_id)
+    rows = connection.execute(query.where(_is_under_another(TENANT_RULES.c.mac, newest)))
+    return list(map(TenantId, rows.scalars()))
+
+
 def count_to_reseal(connection: sa.Connection, newest: int) -> int:
-    """Return the number of keys and keyrings that are not entirely under the newest root key."""
+    """Return the number of keys, keyrings and sets of rules not entirely under the newest root key."""
     keys = sa.select(sa.func.count()).select_from(KEY_REVISIONS).where(_needs_reseal(newest))
-    keyrings = sa.select(sa.func.count()).where(_is_under_another(KEYRINGS.c.mac, newest))
-    return sum(connection.execute(query).scalar_one() for query in (keys, keyrings))
+    others = (
+        sa.select(sa.func.count()).where(_is_under_another(table.c.mac, newest))
+        for table in (KEYRINGS, TENANT_RULES)
+    )
+    return sum(connection.execute(query).scalar_one() for query in (keys, *others))
 
 
 def _needs_reseal(newest: int) -> sa.ColumnElement[bool]:

@@ -98,6 +98,17 @@ KEYRING_COUNTS = Table(
 """The number of a tenant's keyrings except the default one and those that are gone. So a new
 keyring need not count them."""
 
+TENANT_RULES = Table(
+    "tenant_rules",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("revision", Integer, nullable=False),
+    Column("rules", Text, nullable=False),
+    Column("mac", LargeBinary, nullable=False),
+)
+"""``rules`` is all rules of a tenant, in the form of ``rules_text``. ``mac`` covers all other
+columns. A row stays when the last rule is deleted: its revision is compared with the log."""
+
 KEY_REVISIONS = Table(
     "key_revisions",
     METADATA,

@@ -16,11 +16,13 @@ from pqkeep_keyservice.keys.changes import (
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
+    RulesChange,
     TenantArrived,
     TenantLeft,
 )
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
+from pqkeep_keyservice.keys.rules import RuleSet, Unusable
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.append import (
     LogState,
@@ -72,6 +74,7 @@ from pqkeep_keyservice.storage.root_keys import (
     list_check_values,
     require_root_keys,
 )
+from pqkeep_keyservice.storage.rules import find_all_rules, find_rules, replace_rules
 from pqkeep_keyservice.storage.schema import METADATA, NEWEST_BACKUP
 from pqkeep_keyservice.storage.tenants import (
     move,
@@ -192,6 +195,14 @@ class KeyStore:
     async def list_keyrings(self, tenant: TenantId) -> list[Keyring]:
         """Return a tenant's keyrings, by name. Raises DamagedKeyError."""
         return await self.database.query(list_keyrings, self._sealer, tenant)
+
+    async def find_rules(self, tenant: TenantId) -> RuleSet:
+        """Return a tenant's rules, empty if there are none. Raises DamagedKeyError."""
+        return await self.database.read(find_rules, self._sealer, tenant)
+
+    async def find_all_rules(self) -> dict[TenantId, RuleSet | Unusable]:
+        """Return the rules of all tenants that have any."""
+        return await self.database.read(find_all_rules, self._sealer)
 
     async def find_keyring_page(self, request: ListKeyrings) -> KeyringPage:
         """Return one page of a tenant's keyrings. Raises DamagedKeyError."""
@@ -387,8 +398,13 @@ def _records(record: NewRecord, change: Change | None) -> Sequence[NewRecord]:
 
 def _with_state(record: NewRecord, change: Change) -> NewRecord:
     """Return the record with the new state of its tenant's changed key or keyring."""
-    if not isinstance(change, KeyChange | KeyringChange) or change.new.tenant != record.tenant:
+    if not isinstance(change, KeyChange | KeyringChange | RulesChange):
         return record
+    if change.new.tenant != record.tenant:
+        return record
+    if isinstance(change, RulesChange):
+        revision, digest = change.new.revision, change.new.sha256
+        return record._replace(keyring_revision=revision, public_key_sha256=digest)
     if isinstance(change, KeyringChange):
         return record._replace(keyring_revision=change.new.revision)
     return record._replace(
@@ -404,6 +420,8 @@ def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitO
             return replace_keyring(connection, sealer, change)
         case KeyChange():
             return replace_key_versions(connection, sealer, change)
+        case RulesChange():
+            return replace_rules(connection, sealer, change)
         case RootKeyAdded():
             return add_root_key(connection, change)
         case RootKeysDropped():

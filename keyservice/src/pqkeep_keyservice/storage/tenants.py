@@ -22,15 +22,18 @@ from pqkeep_keyservice.ledger.uses import add_tenant_uses, remove_tenant_uses
 from pqkeep_keyservice.storage.key_versions import insert_key_versions
 from pqkeep_keyservice.storage.keyrings import insert_keyring
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
+from pqkeep_keyservice.storage.rules import insert_rules, stored_revision
 from pqkeep_keyservice.storage.schema import (
     KEY_REVISIONS,
     KEYRING_COUNTS,
     KEYRINGS,
     KEYS,
     TENANT_BUNDLES,
+    TENANT_RULES,
 )
 from pqkeep_protocol.administration import BUNDLE_PART
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.keys import KeyringName, TenantId
 
 Revised = tuple[KeyringName, Algorithm | None]
@@ -38,11 +41,18 @@ Revised = tuple[KeyringName, Algorithm | None]
 
 
 def moved_key_records(last: NewRecord, change: TenantLeft | TenantArrived) -> Iterator[NewRecord]:
-    """Yield the records of all moved keyrings and keys. ``last`` is the move's last record."""
+    """Yield the records of all moved keyrings, keys and rules. ``last`` is the move's last record."""
     for keyring in change.keyrings:
         yield moved_key_record(last, keyring.info.name, None, keyring.revision)
     for versions in change.keys:
         yield moved_key_record(last, versions.keyring, versions.algorithm, versions.revision)
+    if change.rules is not None:
+        yield last._replace(
+            operation=KeyServiceEvent.MOVE_RULES,
+            outcome=Outcome.SUCCESS,
+            keyring_revision=change.rules.revision,
+            public_key_sha256=change.rules.sha256,
+        )
 
 
 def move(connection: sa.Connection, sealer: Sealer, change: TenantMove) -> CommitOutcome:
@@ -60,14 +70,18 @@ def move(connection: sa.Connection, sealer: Sealer, change: TenantMove) -> Commi
 
 
 def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
-    """Replace a tenant's keys, keyrings and counts with its bundle.
+    """Replace a tenant's keys, keyrings, rules and counts with its bundle.
 
     The revisions in the change are one higher than the stored ones.
     """
     before = {name: revision - 1 for name, revision in _changed(change).items()}
     if _revisions(connection, change.tenant) != before:
         return CommitOutcome.STALE
-    for table in (KEYS, KEY_REVISIONS, KEYRINGS, KEYRING_COUNTS):
+    if _rules_revision(connection, change.tenant) != (
+        None if change.rules is None else change.rules.revision - 1
+    ):
+        return CommitOutcome.STALE
+    for table in (KEYS, KEY_REVISIONS, KEYRINGS, KEYRING_COUNTS, TENANT_RULES):
         connection.execute(sa.delete(table).where(table.c.tenant_id == change.tenant))
     remove_tenant_counts(connection, change.tenant)
     remove_tenant_uses(connection, change.tenant)
@@ -87,7 +101,7 @@ def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
 
 
 def _move_in(connection: sa.Connection, sealer: Sealer, change: TenantArrived) -> CommitOutcome:
-    """Add a tenant's keys, keyrings and counts, if the tenant has none."""
+    """Add a tenant's keys, keyrings, rules and counts, if the tenant has none."""
     if has_tenant(connection, change.tenant) or not _is_newer(connection, change):
         return CommitOutcome.STALE
     if _is_under_dropped_root_key(connection, change):
@@ -97,14 +111,16 @@ def _move_in(connection: sa.Connection, sealer: Sealer, change: TenantArrived) -
         insert_keyring(connection, sealer, keyring)
     for versions in change.keys:
         insert_key_versions(connection, sealer, versions)
+    if change.rules is not None:
+        insert_rules(connection, sealer, change.rules)
     add_tenant_uses(connection, change.tenant, list(map(astuple, change.uses)))
     add_tenant_counts(connection, change.tenant, list(map(astuple, change.counts)))
     return CommitOutcome.DURABLE
 
 
 def has_tenant(connection: sa.Connection, tenant: TenantId) -> bool:
-    """Return whether a tenant has keys or keyrings here."""
-    return bool(_revisions(connection, tenant))
+    """Return whether a tenant has keys, keyrings or rules here."""
+    return bool(_revisions(connection, tenant)) or _rules_revision(connection, tenant) is not None
 
 
 def recorded_revisions(
@@ -157,6 +173,11 @@ def _revisions(connection: sa.Connection, tenant: TenantId) -> dict[Revised, int
     return {(keyring, algorithm): revision for keyring, algorithm, revision in rows}
 
 
+def _rules_revision(connection: sa.Connection, tenant: TenantId) -> int | None:
+    revision = sa.select(TENANT_RULES.c.revision).where(TENANT_RULES.c.tenant_id == tenant)
+    return connection.execute(revision).scalar()
+
+
 def _changed(change: TenantLeft | TenantArrived) -> dict[Revised, int]:
     return {(keyring.info.name, None): keyring.revision for keyring in change.keyrings} | {
         (key.keyring, key.algorithm): key.revision for key in change.keys
@@ -166,6 +187,9 @@ def _changed(change: TenantLeft | TenantArrived) -> dict[Revised, int]:
 def _is_newer(connection: sa.Connection, change: TenantArrived) -> bool:
     changed = _changed(change)
     recorded = recorded_revisions(connection, change.tenant, changed)
+    rules = change.rules
+    if rules is not None and rules.revision <= stored_revision(connection, change.tenant):
+        return False
     return all(revision > recorded[name] for name, revision in changed.items())
 
 

@@ -101,6 +101,13 @@ def _create_key_tables() -> None:
         sa.Column("keyrings", sa.Integer, nullable=False),
     )
     op.create_table(
+        "tenant_rules",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("revision", sa.Integer, nullable=False),
+        sa.Column("rules", sa.Text, nullable=False),
+        sa.Column("mac", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
         "key_revisions",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
         sa.Column("keyring", _KEYRING, primary_key=True),

@@ -1,0 +1,225 @@
+"""A tenant's rules as a value: which of them warns of a use, denies it, or is weaker than another.
+
+This file does no I/O. A rule ends algorithms for new data and new keys; reading is never asked
+about. An exception of an API key delays a rule's denial for it, and the rule still warns.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum, auto
+from hashlib import sha256
+from typing import NamedTuple
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit_events import API_KEY
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyringName, TenantId
+from pqkeep_protocol.rules import (
+    ALL_KEYRINGS,
+    MAX_RULES,
+    Rule,
+    RuleName,
+    RuleNotice,
+    RuleUse,
+    rules_text,
+)
+
+
+class Unusable(Enum):
+    """Why a tenant's rules cannot be asked."""
+
+    NOT_LOADED = auto()
+    DAMAGED = auto()
+    """The stored rules are changed or outdated. New data is refused."""
+
+
+class Assessment(NamedTuple):
+    """The strictest rule for an operation."""
+
+    notice: RuleNotice
+    is_denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """All rules of a tenant."""
+
+    tenant: TenantId
+    rules: tuple[Rule, ...] = ()
+    """By name."""
+    revision: int = 0
+    """Counts the changes. 0: nothing is stored."""
+    _of_use: dict[tuple[Algorithm, RuleUse], tuple[Rule, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def text(self) -> bytes:
+        """The rules as JSON."""
+        return rules_text(self.rules)
+
+    @property
+    def sha256(self) -> bytes:
+        """The digest of the rules (32 bytes), which the record of a change has."""
+        return sha256(self.text).digest()
+
+    def assess(
+        self,
+        keyring: KeyringName | None,
+        algorithm: Algorithm,
+        use: RuleUse,
+        principal: str,
+        now: datetime,
+    ) -> Assessment | None:
+        """Return the strictest rule for a use; None if no rule warns of it or denies it.
+
+        A keyring of None is that of another owner's public key. Among equally strict rules, the
+        first by name counts.
+        """
+        rules = self._of_use.get((algorithm, use))
+        if rules is None:
+            rules = self._of_use[algorithm, use] = tuple(
+                rule for rule in self.rules if algorithm in rule.algorithms and use in rule.uses
+            )
+        strictest: Assessment | None = None
+        for rule in rules:
+            if _matches(rule, keyring):
+                found = _assess(rule, principal, now)
+                if found and (strictest is None or _strictness(found) < _strictness(strictest)):
+                    strictest = found
+        return strictest
+
+    def is_ended(
+        self, keyring: KeyringName, algorithm: Algorithm, uses: Iterable[RuleUse], now: datetime
+    ) -> bool:
+        """Return whether all uses are denied to all callers."""
+        return all(
+            any(
+                algorithm in rule.algorithms
+                and use in rule.uses
+                and rule.deny_from is not None
+                and _matches(rule, keyring)
+                and all(at <= now for at in (rule.deny_from, *_delays(rule)))
+                for rule in self.rules
+            )
+            for use in uses
+        )
+
+    def find(self, name: RuleName) -> Rule:
+        """Return a rule. Raises RULE_NOT_FOUND."""
+        for rule in self.rules:
+            if rule.name == name:
+                return rule
+        raise KeyServiceError(ErrorKind.RULE_NOT_FOUND)
+
+    def with_rule(self, rule: Rule) -> "RuleSet":
+        """Add or replace a rule. Equal rules do not change. Raises RULE_LIMIT_REACHED."""
+        others = [other for other in self.rules if other.name != rule.name]
+        if len(others) >= MAX_RULES:
+            raise KeyServiceError(ErrorKind.RULE_LIMIT_REACHED)
+        return self._with(*others, rule)
+
+    def without_rule(self, name: RuleName) -> "RuleSet":
+        """Delete a rule. Raises RULE_NOT_FOUND."""
+        gone = self.find(name)
+        return self._with(*(rule for rule in self.rules if rule is not gone))
+
+    def with_new_mac(self) -> "RuleSet":
+        """Return the next revision without other changes, so that it gets a new MAC."""
+        return replace(self, revision=self.revision + 1)
+
+    def is_weaker_than(self, old: "RuleSet", now: datetime) -> bool:
+        """Return whether a rule of ``old`` is not covered by any rule here.
+
+        If this is False, whatever ``old`` denies at any instant from ``now`` on is denied here.
+        """
+        return any(
+            _has_effect(rule) and not any(covers(new, rule, now) for new in self.rules)
+            for rule in old.rules
+        )
+
+    def _with(self, *rules: Rule) -> "RuleSet":
+        by_name = tuple(sorted(rules, key=lambda rule: rule.name))
+        if by_name == self.rules:
+            return self
+        return replace(self, rules=by_name, revision=self.revision + 1)
+
+
+def _has_effect(rule: Rule) -> bool:
+    """Return whether a rule ever warns or denies."""
+    return rule.warn_from is not None or rule.deny_from is not None
+
+
+def covers(new: Rule, old: Rule, now: datetime) -> bool:
+    """Return whether a rule is at least as strict as another, at every instant and for every caller."""
+    return all(_differences(new, old, now))
+
+
+def _differences(new: Rule, old: Rule, now: datetime) -> Iterator[bool]:
+    yield set(old.algorithms) <= set(new.algorithms)
+    yield set(old.uses) <= set(new.uses)
+    yield all(_covers_keyrings(new.keyrings, pattern) for pattern in old.keyrings)
+    yield _is_no_later(new.warn_from, old.warn_from)
+    yield _is_no_later(new.deny_from, old.deny_from)
+    allowed = {exception.api_key: exception.until for exception in old.exceptions}
+    yield all(
+        exception.api_key in allowed and exception.until <= allowed[exception.api_key]
+        for exception in new.exceptions
+    )
+    is_settled = old.deny_from is not None and old.deny_from <= now and old.successor is not None
+    yield not is_settled or new.successor is old.successor
+
+
+def _is_no_later(new: datetime | None, old: datetime | None) -> bool:
+    return old is None or (new is not None and new <= old)
+
+
+def _covers_keyrings(patterns: tuple[str, ...], pattern: str) -> bool:
+    """Return whether one of the patterns matches every name that ``pattern`` matches."""
+    if pattern in patterns:
+        return True
+    name = pattern.removesuffix("*")
+    return any(other.endswith("*") and name.startswith(other[:-1]) for other in patterns)
+
+
+def _matches(rule: Rule, keyring: KeyringName | None) -> bool:
+    if keyring is None:
+        return ALL_KEYRINGS in rule.keyrings
+    return _covers_keyrings(rule.keyrings, keyring)
+
+
+def _assess(rule: Rule, principal: str, now: datetime) -> Assessment | None:
+    """Return the effect of a matching rule on a caller."""
+    denies_from = rule.deny_from
+    if denies_from is not None and rule.exceptions:
+        for exception in rule.exceptions:
+            if _is_api_key(principal, exception.api_key):
+                denies_from = max(denies_from, exception.until)
+    begins = [at for at in (rule.warn_from, rule.deny_from) if at is not None]
+    if not begins or now < min(begins):
+        return None
+    notice = RuleNotice(rule.name, min(begins), denies_from, rule.successor)
+    return Assessment(notice, denies_from is not None and denies_from <= now)
+
+
+def _is_api_key(principal: str, api_key: int) -> bool:
+    """Return whether a principal is an API key, whatever its name."""
+    text = f"{API_KEY}{api_key}"
+    return principal == text or principal.startswith(f"{text}/")
+
+
+def _delays(rule: Rule) -> Iterator[datetime]:
+    return (exception.until for exception in rule.exceptions)
+
+
+def _strictness(found: Assessment) -> tuple[object, ...]:
+    """Return a sort key: the strictest first."""
+    notice = found.notice
+    return (
+        not found.is_denied,
+        notice.sunset is None,
+        notice.sunset or notice.deprecation,
+        notice.deprecation,
+        notice.rule,
+    )
