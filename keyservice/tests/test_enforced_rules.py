@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from keyservice.tests.test_key_import import made_elsewhere, wrap
@@ -114,7 +115,8 @@ class Caller:
 
     async def reads(self) -> list[AnyRequest]:
         """Return requests that read earlier results."""
-        kem, one = self.key(), {"version": V1}
+        kem = self.key()
+        one: dict[str, Any] = {"version": V1}
         blob = await self.ask(Encrypt(**kem, version=V1, plaintext=b"text"))
         capsule = await self.ask(Encapsulate(**kem, **one))
         wrapped = await self.ask(Wrap(**kem, **one, symmetric_key=bytearray(32)))
@@ -140,7 +142,8 @@ class Caller:
 
     def writes(self) -> dict[RuleUse, list[AnyRequest]]:
         """Return requests that make new data and keys, by use."""
-        kem, active = self.key(), {"version": None}
+        kem = self.key()
+        active: dict[str, Any] = {"version": None}
         mu = SignMu(**self.key(SIGNATURE), **active, mu=bytes(64))
         return {
             RuleUse.ENCRYPT: [
@@ -332,7 +335,7 @@ async def test_a_gateway_cannot_weaken_a_rule(caller: Caller, sql: Sql) -> None:
     assert await caller.kind(first) is None  # nothing changes
     await caller.put(algorithms=(KEM, SIGNATURE), deny_from=seconds() - DAY)
     before = await caller.ask(ListRules(tenant=caller.tenant))
-    weaker = [
+    weaker: list[AnyRequest] = [
         first,
         PutRule(tenant=caller.tenant, rule=Rule("end", (KEM,))),
         DeleteRule(tenant=caller.tenant, name="end"),
@@ -391,7 +394,7 @@ async def test_damaged_rules_refuse_new_data_and_no_reading(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Changed, removed or outdated rows stop new data of their tenant until an operator repairs."""
-    other = TenantId(type(tenant)(int=tenant.int ^ 1))
+    other = TenantId(uuid4())
     async with serving() as service:
         await service.parts.activation.start()
         caller, second = Caller(service, tenant), Caller(service, other)

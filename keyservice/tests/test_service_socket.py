@@ -52,6 +52,7 @@ from pqkeep_protocol.audit import (
     Event,
     EventRefusal,
     ListRecords,
+    ListWitnesses,
     Recorded,
     RecordEvents,
     Records,
@@ -345,9 +346,10 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
 
 
 def test_every_request_has_its_socket() -> None:
-    """Each request belongs to one socket only, except those that stop a destruction."""
+    """Each request belongs to one socket only, except those that stop a destruction or list."""
     assert set(RESULT_TYPE) == GATEWAY_REQUESTS | OPERATOR_REQUESTS
-    assert DESTRUCTION_REQUESTS | {ListRules} == GATEWAY_REQUESTS & OPERATOR_REQUESTS
+    lists = {ListRules, ListWitnesses}
+    assert DESTRUCTION_REQUESTS | lists == GATEWAY_REQUESTS & OPERATOR_REQUESTS
 
 
 async def announced(
