@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import mldsa
 from sdk.tests.cli.transit_server import TOKEN, encrypted, running
 from tests.docs.test_operators_pages import replaced
+from tests.fixtures.certificate import new_certificate
 from tests.fixtures.installation import Installation
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,8 @@ def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: 
         connection.execute("INSERT INTO cards (number) VALUES (?)", (sealed,))
     (tmp_path / "database").write_text(f"sqlite:///{tmp_path / 'cards.db'}\n")
     environment = installation.environment(tenant.api_key)
+    made = new_certificate(tmp_path, "web")
+    made.path.rename(tmp_path / "certificates.pem")
     for text in commands("migration.md"):
         shell(replaced(text, {"/srv/documents": "documents"}), environment)
     for language, program in snippets(ROOT / "docs" / "migration.md"):

@@ -166,6 +166,10 @@ class Data:
             raise self._malformed(name)
         return values
 
+    def unchanged(self) -> Mapping[str, object]:
+        """Return all fields unchanged."""
+        return self._values
+
     def nested(self, name: str) -> "Data":
         """Return a field that is an object."""
         return self._object(name, self._values.get(name))

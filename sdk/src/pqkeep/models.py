@@ -659,6 +659,23 @@ class Cbom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalSource:
+    """A list of keys elsewhere, as the last document of its name states them."""
+
+    source: str
+    document_sha256: str
+    """SHA-256 of the imported document, in hexadecimal."""
+    list_sha256: str
+    """SHA-256 of the list of keys that the service keeps, in hexadecimal."""
+    imported_at: datetime
+    imported_by: str
+    total: int
+    """The number of keys."""
+    moved: int
+    """Keys with nothing left to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     """The state of an installation."""
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command
@@ -28,3 +35,48 @@ def test_a_signed_bill_of_materials_is_saved_and_verified(command: Command, tena
     saved.write_bytes(plain.replace(b'"state":"active"', b'"state":"destroyed"'))
     assert command("verify", saved).status == 7
     assert command("inventory", "cbom", "--out", saved, "--verify").status == 2
+
+
+def test_keys_elsewhere_are_imported_from_certificates_and_documents(
+    command: Command, tenant: Client
+) -> None:
+    """Certificates and documents become lists; a file with a private key does not."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "www.example.com")])
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 7, begin, begin + timedelta(days=90))
+        .sign(key, SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    file = command.directory / "web.pem"
+    file.write_bytes(certificate)
+    stated = ("--place", "web-1", "--owner", "web", "--successor", "ML-DSA-65")
+    done = command("inventory", "import", file, "--source", "tls", *stated)
+    assert done.status == 0, done.err
+    assert tenant.inventory.external()[0].total == 1
+    keys: Any = tenant.inventory.evidence("/inventory/external/tls")["keys"]
+    (listed,) = keys
+    assert listed == {
+        "name": "CN=www.example.com",
+        "kind": "certificate",
+        "algorithm": "RSA-2048",
+        "state": "",
+        "place": "web-1",
+        "owner": "web",
+        "successor": "ML-DSA-65",
+        "moved": False,
+    }
+    document = command.directory / "cbom.json"
+    assert command("inventory", "cbom", "--out", document).status == 0
+    tenant.keys.generate("Kyber768")
+    assert command("inventory", "cbom", "--out", document, "--force").status == 0
+    assert command("inventory", "import", document, "--source", "other").status == 0
+    assert command("inventory", "import", document, "--source", "other", *stated).status == 2
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(secret)
+    refused = command("inventory", "import", file, "--source", "tls")
+    assert refused.status != 0
+    assert secret.decode().splitlines()[2] not in refused.err
+    removed = command("--output", "json", "inventory", "external", "--remove", "tls")
+    assert [found["source"] for found in json.loads(removed.out)["sources"]] == ["other"]

@@ -11,10 +11,11 @@ from pqkeep import inputs
 from pqkeep.cli import choice, foreign_signatures
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
-from pqkeep.cli.display import show_json
-from pqkeep.cli.failures import NOT_VERIFIED, Refusal, printable
+from pqkeep.cli.display import show_json, show_rows
+from pqkeep.cli.failures import NOT_VERIFIED, Refusal, naming, printable
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import Force
+from pqkeep.cli.sources import whole
 from pqkeep.errors import MalformedResponseError
 from pqkeep.new_files import PUBLIC
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pqkeep.models import Cbom
 
 JWS_SUFFIX = ".jws"
+LARGEST = 1_048_576
+"""The most bytes of a document of keys elsewhere."""
 
 app = typer.Typer(
     name="inventory", help="Show the inventory of all keys, for audits.", no_args_is_help=True
@@ -87,6 +90,74 @@ def cbom(
     said = ": the signature is good" if verify else ""
     for file in written:
         typer.echo(printable(f"{file}{said}"), err=True)
+
+
+COLUMNS = {
+    "source": "SOURCE",
+    "moved": "MOVED",
+    "total": "KEYS",
+    "imported_at": "IMPORTED",
+    "imported_by": "BY",
+}
+Text = Annotated[
+    str, typer.Option(metavar="TEXT", help="For each certificate.", show_default=False)
+]
+
+
+@command(app, "import")
+def import_(
+    invocation: Invocation,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A bill of materials of CycloneDX as JSON, or certificates in PEM or DER.",
+        ),
+    ],
+    *,
+    source: Annotated[
+        str, typer.Option("--source", metavar="NAME", help="The name of the list to replace.")
+    ],
+    place: Text = "",
+    owner: Text = "",
+    successor: Text = "",
+) -> None:
+    """Import a list of keys elsewhere. Certificates are read on this machine."""
+    data = whole(str(file), invocation, LARGEST, "divide it into several sources")
+    if data.lstrip()[:1] == b"{":
+        if place or owner or successor:
+            raise Refusal(
+                "--place, --owner and --successor are for certificates",
+                "state them in the document: see docs/migration.md",
+            )
+        text = data.decode("utf-8", "replace")
+    else:
+        from pqkeep.certificates import (  # noqa: PLC0415 - it loads cryptography
+            bill_of_materials,
+        )
+
+        with naming(str(file)):
+            text = bill_of_materials(data, place=place, owner=owner, successor=successor)
+    with invocation.connect() as client:
+        made = client.inventory.import_external(source, text)
+    show_rows(invocation, "sources", (made,), COLUMNS)
+
+
+@command(app, "external")
+def external(
+    invocation: Invocation,
+    *,
+    remove: Annotated[
+        str | None,
+        typer.Option("--remove", metavar="NAME", help="Remove this list.", show_default=False),
+    ] = None,
+) -> None:
+    """List the keys elsewhere, by source."""
+    with invocation.connect() as client:
+        if remove is not None:
+            client.inventory.remove_external(remove)
+        found = client.inventory.external()
+    show_rows(invocation, "sources", found, COLUMNS)
 
 
 def _write(file: Path, made: "Cbom", *, force: bool) -> None:

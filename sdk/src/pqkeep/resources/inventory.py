@@ -1,12 +1,14 @@
-"""The inventory: the tenant's keys as a cryptographic bill of materials."""
+"""The inventory: the tenant's keys as a bill of materials, and keys elsewhere."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, cast
+from urllib.parse import quote
 
-from pqkeep._call import Call, get
+from pqkeep._call import API, Call, Query, change, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation
-from pqkeep.models import Cbom
+from pqkeep.models import Cbom, ExternalSource
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -32,6 +34,57 @@ class Inventory(Generic[T_co]):
         """
         query = {"version": version, "signed_by": signed_by, "after": after}
         return get("/inventory/cbom", _cbom, query)
+
+    @Operation
+    def import_external(self, source: str, document: str) -> Call[ExternalSource]:
+        """Import the keys elsewhere that a document of CycloneDX (1.6 or 1.7) describes.
+
+        They replace the keys of the source. ``document`` is JSON text of at most 1 MiB without
+        private keys. ``pqkeep.certificates`` makes one of certificates.
+        """
+        body = {"source": source, "document": document}
+        return change("/inventory/external", _source, body)
+
+    @Operation
+    def external(self) -> Call[tuple[ExternalSource, ...]]:
+        """Return the sources of keys elsewhere, by name."""
+        return get("/inventory/external", lambda data: tuple(map(_source, data.objects("sources"))))
+
+    @Operation
+    def remove_external(self, source: str) -> Call[ExternalSource]:
+        """Remove a source of keys elsewhere. Raises NotFoundError."""
+        path = f"/inventory/external/{quote(source, safe='')}"
+        return change(path, _source, method="DELETE")
+
+    @Operation
+    def evidence(
+        self, path: str, query: Mapping[str, object] | None = None
+    ) -> Call[Mapping[str, object]]:
+        """Return the data of a GET request as it is, for a report. ``path`` follows ``/api/v1``."""
+        return get(path, lambda data: data.unchanged(), cast("Query | None", query))
+
+    @Operation
+    def public_keys(self, keyring: str) -> Call[tuple[Mapping[str, str], ...]]:
+        """Return the public keys that verify JWS, as JWK."""
+        return Call(
+            method="GET",
+            path=API + "/kms/jwks",
+            query={"keyring": keyring},
+            read=lambda data: data.text_objects("keys"),
+            form="json",
+        )
+
+
+def _source(data: Data) -> ExternalSource:
+    return ExternalSource(
+        source=data.text("source"),
+        document_sha256=data.text("document_sha256"),
+        list_sha256=data.text("list_sha256"),
+        imported_at=data.time("imported_at"),
+        imported_by=data.text("imported_by"),
+        total=data.integer("total"),
+        moved=data.integer("moved"),
+    )
 
 
 def _cbom(data: Data) -> Cbom:
