@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.witness import Response, Witness, serving
+from tests.portal.visitors import get_page
 from tests.witnesses.conftest import ORIGIN, SECONDS, with_witness
 
 from pqkeep import Client
@@ -101,6 +102,10 @@ def test_a_witness_cosigns_the_log(tmp_path: Path) -> None:
             client.audit.export(mine)
             with of(installation, "operator_key") as operator:
                 operator.audit.export(whole)
+            person = installation.person(installation.ready["tenant_id"], "viewer")
+            page = get_page(person, "/portal/audit").text
+            assert witness.name in page
+            assert "cosigned another history" not in page
     for files in ([mine], [whole], [proof]):
         report = verify(files, keys, witnesses=[witness.vkey])
         assert report.is_verified, report.findings

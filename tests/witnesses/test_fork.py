@@ -14,6 +14,7 @@ from tests.backup.conftest import (  # noqa: F401 - fixtures
     recovery_key,
 )
 from tests.fixtures.installation import running
+from tests.portal.visitors import get_page
 from tests.witnesses.conftest import Running, with_witness
 from tests.witnesses.test_cosigned_log import of, save_keys, until_state
 
@@ -81,4 +82,6 @@ def test_a_witness_refuses_a_forked_restore(
             with of(installation, "operator_key") as operator:
                 (found,) = operator.audit.records(operation="witness-conflict")
             assert found.outcome == "begun"
+            person = installation.person(installation.ready["tenant_id"], "viewer")
+            assert "cosigned another history" in get_page(person, "/portal/audit").text
             assert "a witness has cosigned another history" in installation.output

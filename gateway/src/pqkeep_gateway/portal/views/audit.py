@@ -62,7 +62,7 @@ async def _read(visit: Visit) -> Content:
         "records": records,
         "tenants": await _tenant_names(reader, {record.tenant_id for record in shown}),
         "checkpoints": checkpoints,
-        "witnesses": witnesses.data.witnesses if witnesses.data else (),
+        "witnesses": witnesses,
         "names": people,
         "api_key_events": API_KEY_EVENTS,
         "filters": {name: query.get(name, "") for name in _IN_FORM},
