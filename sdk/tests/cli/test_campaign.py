@@ -279,6 +279,35 @@ def test_two_runs_and_an_end_by_kill(
     assert (row["state"], row["count"]) == ("target", ROWS)
 
 
+@pytest.mark.campaign
+def test_a_database_that_goes_away(
+    command: Command, campaign: Client, another_postgres_server: PostgresServer
+) -> None:
+    """A crash of the database ends a run with status 8, without failures; the next run goes on."""
+    server = another_postgres_server
+    url = server.url("postgres", server.new_database("postgres"))
+    url = url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sa.create_engine(url)
+    text = campaign.kem.encrypt_to_envelope(TEXT).envelope
+    rows = [{"Tenant": "t", "No.": number, "select": text} for number in range(ROWS)]
+    table = table_of(engine, rows)
+    run = ["campaign", "run", NAME, *place_of(url, table, "select")]
+    started = command.start(*run, "--rate", "100")
+    count = sa.select(sa.func.count()).where(table.c["select"] != text)
+    with engine.connect() as connection:
+        while not connection.execute(count).scalar_one():
+            assert started.poll() is None, started.communicate()
+    engine.dispose()
+    server.crash()
+    _, said = started.communicate(timeout=60)
+    assert (started.returncode, b"No.=" in said) == (8, False), said
+    server.start()
+    assert command(*run).status == 0
+    with engine.connect() as connection:
+        assert connection.execute(count).scalar_one() == ROWS
+    engine.dispose()
+
+
 def test_columns_that_name_the_key(
     command: Command, campaign: Client, url: str, engine: sa.Engine
 ) -> None:
@@ -409,6 +438,8 @@ def test_what_is_refused(command: Command, campaign: Client) -> None:
     ):
         ended = command("campaign", "run", NAME, *options)
         assert (ended.status, said in ended.err) == (2, True), (options, ended.err)
+    profile = ("--compliance-profile", "cnsa-2.0")
+    assert command("campaign", "run", NAME, ".", *profile).status == 5
     assert command("campaign", "run", "nothing", ".").status == 4
     campaign.campaigns.close(NAME)
     closed = command("campaign", "run", NAME, ".")

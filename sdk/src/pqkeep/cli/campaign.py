@@ -17,6 +17,7 @@ import typer
 from pqkeep import inputs
 from pqkeep.algorithms import Algorithm
 from pqkeep.cli.command import command
+from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import as_json, show_facts, show_json, show_table
 from pqkeep.cli.failures import LEFT, OTHER, Refusal, printable
@@ -185,12 +186,17 @@ class Campaign:
         self._algorithm = algorithm
         self._above: int | None = None
 
+    @property
+    def algorithm(self) -> str:
+        """The target's."""
+        return inputs.canonical(self._stored.target.algorithm)
+
     def aim(self) -> Aim:
         """Return the plan with the active version of the target."""
         stored = self._stored
         target = stored.target
         key = self._client.keys.active(target.algorithm, keyring=target.keyring)
-        algorithm = inputs.canonical(target.algorithm)
+        algorithm = self.algorithm
         plan = Plan(
             campaign=stored.name,
             sources=tuple(
@@ -537,6 +543,7 @@ def run(  # noqa: PLR0913 - an option each
     bound = {"associated_data": associated_data, "context": key_context}
     with invocation.connect() as client:
         campaign = Campaign(client, name, keyring, algorithm)
+        rules(invocation).kem(campaign.algorithm)
         progress = Progress(invocation)
         named = Named(found, url, columns, wrapped_keys, is_written=not dry_run)
         with _place(named, campaign, invocation) as (opened, _):

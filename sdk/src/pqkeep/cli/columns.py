@@ -95,7 +95,8 @@ class Column:
             with self._engine.begin() as connection:
                 return [self._swap(connection, one) for one in new]
         except sa.exc.SQLAlchemyError:
-            return [self._alone(one) for one in new]
+            with _database():
+                return [self._alone(one) for one in new]
 
     def _alone(self, new: New) -> Result:
         for attempt in range(_ATTEMPTS):
@@ -104,6 +105,8 @@ class Column:
                     return self._swap(connection, new)
             except sa.exc.OperationalError as error:
                 if attempt + 1 == _ATTEMPTS:
+                    if error.connection_invalidated or error.statement is None:
+                        raise  # the database is away: it is no fault of the row
                     return _reason(error)
             except sa.exc.SQLAlchemyError as error:
                 return _reason(error)
