@@ -16,6 +16,7 @@ from pqkeep_server.commands import (
     dev,
     keys,
     production,
+    rules,
     shard,
 )
 from pqkeep_server.exit_status import time_limit
@@ -26,6 +27,7 @@ GROUPS: Mapping[str, str] = {
     "destructions": "List and cancel scheduled destructions of keys.",
     "operator": "Add, list and remove operators, who administer tenants.",
     "recovery-key": "Make recovery keys, which encrypt backups.",
+    "rules": "List, set and remove a tenant's rules, also to weaken them.",
     "shard": "Make shards and move tenants between them.",
     "root-key": "Change the root key, which seals every private key.",
     "transfer-key": "Change the transfer key, which protects tenants that move between shards.",
@@ -62,6 +64,9 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "refused-events": accounts.refused_events,
     "destructions list": destructions.list_all,
     "destructions cancel": destructions.cancel,
+    "rules list": rules.list_all,
+    "rules set": rules.set_,
+    "rules remove": rules.remove,
 }
 """Every command, in the order of --help."""
 

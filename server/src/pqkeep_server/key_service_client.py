@@ -39,8 +39,11 @@ from pqkeep_protocol.messages import (
     CancelDestruction,
     Destructions,
     ListDestructions,
+    ListRules,
+    OverrideRule,
     RestoreKeyring,
     Result,
+    Rules,
     ScheduledDestruction,
 )
 
@@ -55,6 +58,8 @@ OperatorRequest = (
     | RestoreKeyring
     | CancelArchive
     | ListWitnesses
+    | ListRules
+    | OverrideRule
 )
 
 
@@ -179,6 +184,16 @@ def cancel_destruction(
     """
     why_not = "it was not cancelled: the destruction has begun, or there is no such key"
     _ask(path, _DESTRUCTIONS, request, Result, why_not)
+
+
+def ask_rules(path: Path, request: ListRules | OverrideRule) -> Rules:
+    """Return a tenant's rules, after the change that was asked for. Raises KeyServiceError."""
+    why_not = (
+        "the rules were not changed: the tenant is in another shard, has no such rule or as many as"
+        " it can have, or its stored rules are damaged. pqkeepd rules set --discard-damaged replaces"
+        " damaged rules"
+    )
+    return _ask(path, "rules", request, Rules, why_not)
 
 
 _DESTRUCTIONS = "destructions"
