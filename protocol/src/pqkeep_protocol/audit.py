@@ -19,6 +19,7 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import KeyPosition, Request, Result
+from pqkeep_protocol.rules import MAX_RULES, Rule, RuleName
 
 MAX_PAGE = 500
 """Records, checkpoints or events in one message. With their proofs they fit into one frame."""
@@ -447,6 +448,46 @@ class CountOperations(Request[OperationCounts], frozen=True, kw_only=True, tag="
     """Hours in a bucket. A bucket of 24 hours begins at midnight UTC."""
 
 
+PREVIEW_DAYS = 30
+"""The days of the uses that a preview compares with rules."""
+MAX_PREVIEWED = 5_000
+
+
+class PreviewedUse(Struct, frozen=True, array_like=True):
+    """The uses by one principal that a rule would have refused."""
+
+    rule: RuleName
+    """The first of the rules that would have refused them."""
+    principal: str
+    """As in records, or OTHER_PRINCIPALS."""
+    keyring: KeyringName | None
+    """None for public keys that are not the tenant's own."""
+    algorithm: Algorithm
+    operation: str
+    """An Operation, or RE_ENCRYPT_TARGET."""
+    uses: Natural
+    first_used_us: Natural
+    last_used_us: Natural
+
+
+class RulePreview(Result, frozen=True, kw_only=True, tag="rule-preview"):
+    """What rules would have refused, most uses first: at most MAX_PREVIEWED."""
+
+    since_us: Natural
+    """The first microsecond of the compared uses."""
+    uses: tuple[PreviewedUse, ...]
+    has_more: bool
+
+
+class PreviewRules(Request[RulePreview], frozen=True, kw_only=True, tag="preview-rules"):
+    """Return the uses of the last PREVIEW_DAYS days that rules would have refused.
+
+    The dates of the rules do not count. Uses up to the newest checkpoint do.
+    """
+
+    rules: Annotated[tuple[Rule, ...], Meta(min_length=1, max_length=MAX_RULES)]
+
+
 AnyAuditRequest = (
     RecordEvents
     | ListRecords
@@ -464,6 +505,7 @@ AnyAuditRequest = (
     | ListWitnesses
     | GetUsage
     | ListUsage
+    | PreviewRules
     | CountOperations
 )
 AnyAuditResult = (
@@ -481,5 +523,6 @@ AnyAuditResult = (
     | WitnessStates
     | Usage
     | UsageList
+    | RulePreview
     | OperationCounts
 )

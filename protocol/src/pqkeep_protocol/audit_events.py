@@ -204,6 +204,7 @@ class AuditEvent(StrEnum):
 
     # The inventory
     GET_CBOM = "get-cbom"
+    PREVIEW_RULES = "preview-rules"
     LIST_EXTERNAL_KEYS = "list-external-keys"
     IMPORT_EXTERNAL_KEYS = "import-external-keys"
     REMOVE_EXTERNAL_KEYS = "remove-external-keys"

@@ -15,7 +15,12 @@ from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.ledger import checkpoints, search
-from pqkeep_keyservice.ledger.key_usage import find_key_usage, find_operation_counts, list_key_usage
+from pqkeep_keyservice.ledger.key_usage import (
+    find_key_usage,
+    find_operation_counts,
+    list_key_usage,
+    preview_rules,
+)
 from pqkeep_keyservice.ledger.merkle import (
     DamagedLogError,
     frontier,
@@ -57,6 +62,7 @@ from pqkeep_protocol.audit import (
     ListWitnesses,
     NewCheckpoint,
     Note,
+    PreviewRules,
     Proofs,
     ProveConsistency,
     ProveRecords,
@@ -188,6 +194,9 @@ class AuditService:
                 await self._gate.require(request.tenant)
                 await self._require_keyring(KeyringId(request.tenant, request.keyring))
                 return await self._search(request.tenant, list_key_usage, request)
+            case PreviewRules():
+                await self._gate.require(request.tenant)
+                return await self._search(request.tenant, preview_rules, request, clock.now())
             case CountOperations():
                 return await self._search(request.tenant, find_operation_counts, request)
             case _:

@@ -5,6 +5,7 @@ A number is the stored count up to the newest checkpoint plus a query over the r
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,11 +19,16 @@ from pqkeep_keyservice.ledger.schema import (
     IS_UNCOUNTED,
     KEY_USAGE,
     OPERATION_COUNTS,
+    RARE,
+    USES,
     is_uncounted_of,
 )
-from pqkeep_keyservice.ledger.uses import IS_USE, Counting, tally_of_records
+from pqkeep_keyservice.ledger.uses import DAY_US, IS_USE, Counting, tally_of_records
 from pqkeep_protocol.algorithms import LEGACY, Algorithm, Operation
 from pqkeep_protocol.audit import (
+    MAX_PREVIEWED,
+    PREVIEW_DAYS,
+    RE_ENCRYPT_TARGET,
     REFUSED,
     CountOperations,
     GetUsage,
@@ -30,11 +36,15 @@ from pqkeep_protocol.audit import (
     ListUsage,
     OperationCount,
     OperationCounts,
+    PreviewedUse,
+    PreviewRules,
+    RulePreview,
     UsageList,
 )
-from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.audit_events import API_KEY, Outcome
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.rules import ALL_KEYRINGS, USE_OF, Rule, RuleUse
 
 HOUR_US = 3600 * 1_000_000
 KEPT_HOURS = 40 * 24
@@ -232,6 +242,99 @@ def _matches(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.Colu
         yield table.c.algorithm == request.algorithm
     elif not request.legacy:
         yield table.c.algorithm.not_in(LEGACY)
+
+
+_NEW_KEYS = (Operation.GENERATE_KEY, Operation.IMPORT_KEY, Operation.ROTATE_KEY)
+_AFTER_NAMES = "\x7f"
+"""Sorts after every character of a keyring's name."""
+
+
+def preview_rules(connection: sa.Connection, request: PreviewRules, now: datetime) -> RulePreview:
+    """Return what rules would have refused in the last PREVIEW_DAYS days."""
+    first_day = int(now.timestamp()) * 1_000_000 // DAY_US - PREVIEW_DAYS
+    rows: list[tuple[Any, ...]] = []
+    for rule in request.rules:
+        found = [*_previewed(connection, request.tenant, rule, first_day)]
+        rows += [(rule, *row) for row in found if not _is_excepted(rule, row[0], now)]
+    uses: dict[tuple[Any, ...], PreviewedUse] = {}
+    for rule, principal, keyring, algorithm, operation, count, first_us, last_us in rows:
+        uses.setdefault(
+            (principal, keyring, algorithm, operation),
+            PreviewedUse(
+                rule.name,
+                principal,
+                keyring or None,
+                Algorithm(algorithm),
+                operation,
+                int(count),
+                first_us,
+                last_us,
+            ),
+        )
+    most = sorted(uses.values(), key=lambda use: (-use.uses, -use.last_used_us, use.principal))
+    return RulePreview(
+        since_us=first_day * DAY_US,
+        uses=tuple(most[:MAX_PREVIEWED]),
+        has_more=len(most) > MAX_PREVIEWED,
+    )
+
+
+def _previewed(
+    connection: sa.Connection, tenant: TenantId, rule: Rule, first_day: int
+) -> Iterator[Any]:
+    """Yield the uses that a rule ends: of keys from the counts, and new keys from the records."""
+    operations = {operation.value for operation, use in USE_OF.items() if use in rule.uses}
+    if {RuleUse.ENCRYPT, RuleUse.WRAP} & set(rule.uses):
+        operations.add(RE_ENCRYPT_TARGET)
+    at_us = AUDIT_RECORDS.c.recorded_at_us
+    for table, times, conditions in (
+        (
+            USES,
+            (sa.func.sum(USES.c.uses), sa.func.min(USES.c.first_used_us), USES.c.last_used_us),
+            (USES.c.day >= first_day, USES.c.operation.in_(sorted(operations))),
+        ),
+        (
+            AUDIT_RECORDS,
+            (sa.func.count(), sa.func.min(at_us), at_us),
+            (
+                at_us >= first_day * DAY_US,
+                RARE["operation"],
+                AUDIT_RECORDS.c.operation.in_(sorted(operations.intersection(_NEW_KEYS))),
+                AUDIT_RECORDS.c.outcome == Outcome.SUCCESS,
+            ),
+        ),
+    ):
+        group = (table.c.principal, table.c.keyring, table.c.algorithm, table.c.operation)
+        yield from connection.execute(
+            sa.select(*group, *times[:2], sa.func.max(times[2]))
+            .where(
+                table.c.tenant_id == str(tenant),
+                table.c.algorithm.in_(rule.algorithms),
+                _in_keyrings(table.c.keyring, rule),
+                *conditions,
+            )
+            .group_by(*group)
+            .order_by(times[0].desc())
+            .limit(MAX_PREVIEWED + 1)
+        )
+
+
+def _in_keyrings(keyring: sa.Column[str], rule: Rule) -> sa.ColumnElement[bool]:
+    """Return the condition for the keyrings of a rule. Only ``*`` includes keys of others."""
+    if ALL_KEYRINGS in rule.keyrings:
+        return sa.true()
+    prefixes = [name[:-1] for name in rule.keyrings if name.endswith(ALL_KEYRINGS)]
+    return sa.or_(
+        keyring.in_([name for name in rule.keyrings if not name.endswith(ALL_KEYRINGS)]),
+        *(sa.and_(keyring >= prefix, keyring < prefix + _AFTER_NAMES) for prefix in prefixes),
+    )
+
+
+def _is_excepted(rule: Rule, principal: str, now: datetime) -> bool:
+    version = principal.removeprefix(API_KEY).partition("/")[0]
+    return principal.startswith(API_KEY) and any(
+        str(exception.api_key) == version and exception.until > now for exception in rule.exceptions
+    )
 
 
 CountRow = tuple[int, str, int]
