@@ -29,6 +29,7 @@ from pqkeep_gateway.api import (
     public_keys,
     re_encryption,
     registration,
+    rules,
     second_factors,
     sign_in,
     signature,
@@ -62,6 +63,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *campaigns.endpoints(no_keys, nothing, nothing),
         *external_keys.endpoints(nothing, nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),
+        *rules.endpoints(nothing),
         *tenants.endpoints(
             nothing,
             nothing,

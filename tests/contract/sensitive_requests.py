@@ -70,6 +70,8 @@ class Prepared:
             "invite": {"email": "grace@example.com", "role": "viewer"},
             "change_role": {"role": "viewer"},
             "check_out": {"tier": "professional"},
+            "put_rule": {"algorithms": ["Kyber768"]},
+            "put_rules": {"name": "payments", "algorithms": ["Kyber768"]},
         }
 
 
@@ -87,6 +89,8 @@ def prepare(
     tenant.post("/kms/keys/generate", KEY, status=201)
     tenant.post("/kms/keys/rotate", KEY, status=201)
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
+    rule = {"algorithms": ["Kyber768"]}
+    assert owner.ask_proven("PUT", "/rules/algorithms/payments", rule).is_success
     if buys:
         owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
     return Prepared(owner, colleague)

@@ -39,6 +39,9 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /kms/jwks",
             "GET /kms/keys/import-key",
             "GET /kms/keyrings",
+            "GET /rules/algorithms",
+            "GET /rules/preview",
+            "GET /rules/profiles",
             "GET /campaigns",
             "GET /inventory/cbom",
             "GET /inventory/external",
@@ -72,6 +75,8 @@ OF_NOBODY = frozenset(
     {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
 )
 """Paths without a tenant are 404 for the operator: see test_team.py for the others."""
+OF_PEOPLE = frozenset({"GET /rules/algorithms/{name}"})
+"""Only people make a rule, so these tenants have none: see test_rules.py."""
 OF_A_SUSPENDED = frozenset({"DELETE /tenants/{tenant_id}", "DELETE /tenants/{tenant_id}/deletion"})
 """If the tenant is active, the operator gets 409: see test_tenant_deletion.py."""
 ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
@@ -97,6 +102,8 @@ def expected(row: Endpoint, credential: str) -> int:
     is_granted &= row.audit_operation not in NAMED_ONLY
     if credential == "suspended" or not is_granted:
         return 401 if credential == "none" else 403
+    if operation in OF_PEOPLE:
+        return 404
     exceptions = {
         "other": OWN_OF_ANOTHER.get(operation, 200 if row.path.endswith(BATCH) else 404),
         "operator": _OF_OPERATOR.get(operation, row.status),
@@ -205,6 +212,8 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/archive/cancel": lambda _: {**KYBER, "key_version": 1},
     "/kms/keyrings": lambda _: {"name": f"k{uuid.uuid4()}"},
     "/kms/keyrings/{name}": lambda _: {"description": "changed"},
+    "/rules/algorithms": lambda _: {"profile": "cnsa-2.0"},
+    "/rules/algorithms/{name}": lambda _: {"algorithms": ["Kyber768"]},
     "/campaigns/{name}": lambda _: CAMPAIGN,
     "/inventory/external": lambda _: {**EXTERNAL, "source": "new"},
     "/campaigns/{name}/scans": lambda _: {
@@ -231,6 +240,7 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/{key_version}/usage": lambda _: KYBER,
     "/kms/keys/{key_version}/public-key": lambda _: KYBER,
     "/audit/consistency": lambda _: {"first": 1, "second": 2},
+    "/rules/preview": lambda _: {"profile": "cnsa-2.0"},
     **dict.fromkeys(
         ("/team/members", "/team/members/{id}", "/team/invitations", "/team/invitations/{id}"),
         lambda t: {"tenant_id": t.tenant_id},

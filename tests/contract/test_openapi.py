@@ -24,6 +24,7 @@ PARTS = (
     "mac",
     "tools",
     "kms",
+    "rules",
     "campaigns",
     "inventory",
     "tenants",
@@ -205,12 +206,16 @@ def test_examples_work(
     document: Any,
     web: httpx2.Client,
     new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
     operator: Caller,
 ) -> None:
     """In a sensible order, each operation's example succeeds as documented."""
     tenant = new_tenant()
     for algorithm in ("Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    rule = {"algorithms": ["Dilithium3"]}
+    owner = new_person(tenant.tenant_id)
+    assert owner.ask_proven("PUT", "/rules/algorithms/cnsa-2.0.kem", rule).is_success
     for _ in range(64):  # as many records as the examples speak of
         tenant.get("/kms/keys")
     operator.post("/audit/checkpoints", status=201)

@@ -31,6 +31,9 @@ CREDENTIALS = {
 }
 """Operations that change credentials and factors, or return a credential that outlasts the session."""
 
+RULES = {"put_rule", "put_rules", "delete_rule"}
+"""Operations that only an operator can undo."""
+
 
 def _send(
     caller: Caller, request: Request, *, proof: str | None = None, token: str | None = None
@@ -78,8 +81,8 @@ def prepared(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller
 
 def test_every_sensitive_operation_has_its_place() -> None:
     """Destroying and changing credentials and factors needs a token; a proof covers the rest."""
-    assert ROWS.keys() == COVERED_BY_PROOF | DESTROYING | CREDENTIALS
-    assert not COVERED_BY_PROOF & (DESTROYING | CREDENTIALS)
+    assert ROWS.keys() == COVERED_BY_PROOF | DESTROYING | CREDENTIALS | RULES
+    assert not COVERED_BY_PROOF & (DESTROYING | CREDENTIALS | RULES)
 
 
 @pytest.mark.threat("stolen-access-cookie")

@@ -18,14 +18,21 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION, TenantId
-from pqkeep_protocol.messages import Attribution, GetActiveKey, GetKey, GetKeyring, Request
+from pqkeep_protocol.messages import (
+    Attribution,
+    GetActiveKey,
+    GetKey,
+    GetKeyring,
+    ListRules,
+    Request,
+)
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
 R = TypeVar("R")
 
-LOOK_UPS = (GetActiveKey, GetKey, GetKeyring)
+LOOK_UPS = (GetActiveKey, GetKey, GetKeyring, ListRules)
 """The key service requests that a rehearsal may send."""
 
 

@@ -56,6 +56,7 @@ from pqkeep_gateway.api import (
     public_keys,
     re_encryption,
     registration,
+    rules,
     second_factors,
     sign_in,
     signature,
@@ -391,6 +392,7 @@ async def assemble(
         ),
         *key_import.endpoints(access, terms),
         *campaigns.endpoints(access, audit_delivery, clock),
+        *rules.endpoints(access),
         *tenants.endpoints(
             all_tenants,
             stored_tenants,

@@ -37,6 +37,7 @@ class Group(StrEnum):
 _PUBLIC_KEYS = frozenset({Operation.GET_KEY, Operation.GET_ACTIVE_KEY, Operation.LIST_PUBLIC_KEYS})
 _LISTS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.GET_KEYRING})
 _CAMPAIGNS = frozenset({AuditEvent.LIST_CAMPAIGNS, AuditEvent.GET_CAMPAIGN})
+_RULES = frozenset({Operation.LIST_RULES})
 _ENCRYPT = frozenset(
     {Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP, Operation.GENERATE_DATA_KEY}
 )
@@ -46,7 +47,9 @@ _VERIFY = frozenset(
     {Operation.VERIFY, Operation.VERIFY_HASH, Operation.VERIFY_MU, Operation.VERIFY_MAC}
 )
 
-_INVENTORY = frozenset({AuditEvent.GET_CBOM, AuditEvent.LIST_EXTERNAL_KEYS})
+_INVENTORY = frozenset(
+    {AuditEvent.GET_CBOM, AuditEvent.LIST_EXTERNAL_KEYS, AuditEvent.PREVIEW_RULES}
+)
 
 GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     Group.USE: _ENCRYPT
@@ -57,6 +60,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     | _VERIFY
     | _PUBLIC_KEYS
     | _LISTS
+    | _RULES
     | {AuditEvent.HASH, AuditEvent.GENERATE_RANDOM},
     Group.ENCRYPT_ONLY: _ENCRYPT | _PUBLIC_KEYS,
     Group.DECRYPT_ONLY: _DECRYPT,
@@ -64,6 +68,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     Group.MANAGE_KEYS: _PUBLIC_KEYS
     | _LISTS
     | _CAMPAIGNS
+    | _RULES
     | {
         AuditEvent.PUT_CAMPAIGN,
         AuditEvent.CLOSE_CAMPAIGN,
@@ -107,6 +112,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
             AuditEvent.PROVE_AUDIT_CONSISTENCY,
             AuditEvent.LIST_AUDIT_KEYS,
             AuditEvent.EXPORT_AUDIT_LOG,
+            Operation.LIST_RULES,
         }
     ),
 }

@@ -58,6 +58,7 @@ PARTS: Mapping[str, str] = {
     "mac": "Message authentication codes.",
     "tools": "Hashes and random bytes, without a key.",
     "kms": "The lifecycle of keys. Private keys are never shown.",
+    "rules": "The algorithms that end for new data and new keys, by a date.",
     "campaigns": "Plans to move data from old keys to a new one, and what is known of them.",
     "inventory": "The inventory of all keys, and of keys elsewhere.",
     "tenants": "The organisations that own keys, and their API keys.",
