@@ -24,6 +24,7 @@ RESOURCES = (
     "keys",
     "keyrings",
     "campaigns",
+    "rules",
     "tenants",
     "api_keys",
     "audit",

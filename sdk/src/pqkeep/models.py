@@ -252,6 +252,34 @@ class AlgorithmRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewedUse:
+    """The uses by one principal that a rule would have refused."""
+
+    rule: str
+    principal: str
+    """As in the audit log."""
+    keyring: str | None
+    """None for public keys that are not the tenant's own."""
+    algorithm: str
+    operation: str
+    """As in the audit log; ``re-encrypt-target`` for the target of a re-encryption."""
+    uses: int
+    first_used_at: datetime
+    last_used_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulePreview:
+    """What a rule would have refused, most uses first."""
+
+    since: datetime
+    """The beginning of the compared days."""
+    refused: tuple[PreviewedUse, ...]
+    incomplete: bool
+    """True if there is more than the service returns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRule:
     """A rule of a profile, which has no dates yet."""
 
