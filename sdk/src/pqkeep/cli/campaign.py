@@ -209,17 +209,7 @@ class Campaign:
             ),
             target=StoredKey(target.keyring, algorithm, key.key_version),
         )
-        if algorithm == Algorithm.XAES_256_GCM:
-            return Aim(plan, None)
-        from pqkeep.local import Recipient  # noqa: PLC0415 - it loads cryptography
-
-        recipient = Recipient(
-            public_key=key.public_key,
-            algorithm=algorithm,
-            key_version=key.key_version,
-            keyring=target.keyring,
-        )
-        return Aim(plan, recipient)
+        return Aim(plan, None if algorithm == Algorithm.XAES_256_GCM else key.public_key)
 
     def default(self) -> StoredKey | None:
         """Return the key of texts that do not name theirs, with version 1. None if unknown."""

@@ -35,7 +35,6 @@ from pqkeep.new_files import changeable, replacement
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
-    from pqkeep.local import Recipient
 
 T = TypeVar("T")
 
@@ -95,10 +94,10 @@ class Plan:
 
 
 class Aim(NamedTuple):
-    """A plan, and its target as a recipient of local data. None if it encrypts no local data."""
+    """A plan, and the public key of its target. None if the target encrypts no local data."""
 
     plan: Plan
-    recipient: "Recipient | None"
+    public_key: bytes | None
 
 
 @dataclass(slots=True)
@@ -246,7 +245,7 @@ class Run:
 
     def __post_init__(self) -> None:
         """Look at the target."""
-        self.plan, self.recipient = self.aim()
+        self.plan, self.public_key = self.aim()
 
     def run(self) -> None:
         """Move everything. Pass over the place again until nothing more can be moved.
@@ -263,7 +262,7 @@ class Run:
 
     def _pass(self) -> bool:
         """Pass over all entries. Return True if another pass may move more."""
-        self.plan, self.recipient = self.pace.patiently(self.aim)
+        self.plan, self.public_key = self.pace.patiently(self.aim)
         self.counts, self.left = Counts(), 0
         before, changed = self.moved, 0
         for refs in self.place.pages(self._look):
@@ -407,7 +406,7 @@ class Run:
         stored = entry.stored
         if stored is None or stored.header is None:
             return "it was replaced meanwhile"
-        if self.recipient is None:
+        if self.public_key is None:
             return f"{self.plan.target.algorithm} encrypts no local data"
         try:
             change = self._change(stored, recovery)
@@ -431,7 +430,10 @@ class Run:
 
     def _change(self, stored: Stored, recovery: Recovery) -> dict[str, Any]:
         """Return the arguments of the functions of pqkeep.local."""
+        from pqkeep.local import Recipient  # noqa: PLC0415 - it loads cryptography
+
         assert stored.header is not None  # noqa: S101 - for the type checker
+        assert self.public_key is not None  # noqa: S101 - for the type checker
         sources = [
             recipient.fingerprint
             for recipient, key in zip(stored.header.recipients, stored.keys, strict=True)
@@ -443,7 +445,7 @@ class Run:
 
         return {
             "decapsulate": decapsulate,
-            "add": [self.recipient],
+            "add": [Recipient(public_key=self.public_key, **self.plan.target._asdict())],
             "remove": sources,
             "new_file_key": self.new_file_key,
         }
