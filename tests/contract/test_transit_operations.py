@@ -311,6 +311,39 @@ def test_records_name_each_item(new_tenant: NewTenant, connect: Callable[[str], 
     ] * 3
 
 
+def test_a_rule_warns_and_denies(
+    new_tenant: NewTenant, new_person: NewTenant, connect: Callable[[str], Transit]
+) -> None:
+    """A warned request has the rule in warnings, for each item's rule once; then 403 names it."""
+    caller = new_tenant()
+    owner = new_person(caller.tenant_id)
+    transit = connect(caller.api_key)
+    transit.data("keys/orders", {})
+    ciphertext = transit.data("encrypt/orders", {"plaintext": TEXT})["ciphertext"]
+    path = "/rules/algorithms/aes"
+    rule = {"algorithms": ["XAES-256-GCM"], "warn_from": "2026-01-01T00:00:00Z"}
+    assert owner.ask_proven("PUT", path, rule).is_success
+    items = [{"plaintext": TEXT}] * 2
+    for operation, body in (
+        ("encrypt", {"plaintext": TEXT}),
+        ("encrypt", {"batch_input": items}),
+        ("datakey/plaintext", {}),
+        ("keys/orders/rotate", {}),
+        ("rewrap", {"ciphertext": ciphertext}),
+    ):
+        named = operation if operation.startswith("keys") else f"{operation}/orders"
+        [warning] = transit.ask(named, body)[1]["warnings"]
+        assert "the rule aes" in warning, operation
+    assert transit.ask("decrypt/orders", {"ciphertext": ciphertext})[1]["warnings"] is None
+    assert owner.ask_proven("PUT", path, rule | {"deny_from": "2026-01-02T00:00:00Z"}).is_success
+    status, answer = transit.ask("encrypt/orders", {"plaintext": TEXT})
+    assert status == 403
+    assert "the rule aes" in answer["errors"][0]
+    [result] = transit.batch("encrypt/orders", items[:1])[1]
+    assert "the rule aes" in result["error"]
+    assert transit.data("decrypt/orders", {"ciphertext": ciphertext})["plaintext"] == TEXT
+
+
 def test_encrypt_creates_the_key(transit: Transit) -> None:
     """A key that does not exist is created with the type that is asked for; derived by a context."""
     transit.data("encrypt/made-plain", {"plaintext": TEXT})
