@@ -9,7 +9,9 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from playwright.sync_api import expect
 from tests.contract.test_key_import import body, issue, pkcs8
 from tests.fixtures.browser import go_to
@@ -289,3 +291,24 @@ def test_a_symmetric_key_has_a_fingerprint(installation: Installation, algorithm
     page = get_page(person, f"/portal/keys/{algorithm}/1").text
     assert made["fingerprint"] in page
     assert 'id="public-key"' not in page
+
+
+def test_a_legacy_key_is_shown_when_it_is_asked_for(installation: Installation) -> None:
+    """The list has it only behind a filter; it retires and is archived, and is never rotated."""
+    tenant = installation.new_tenant()
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    document = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    issued = issue(tenant, "ECDSA-P-256")
+    tenant.post("/kms/keys/import", body(issued, document), status=201)
+    person = installation.person(tenant.tenant_id)
+    heading = ">ECDSA-P-256</h2>"
+    assert heading not in get_page(person, "/portal/keys").text
+    listed = get_page(person, "/portal/keys?algorithm=ECDSA-P-256").text
+    page = get_page(person, "/portal/keys/ECDSA-P-256/1").text
+    assert heading in listed
+    assert "Only verifies old signatures" in page
+    for text in (listed, page):
+        assert "rotate-ECDSA-P-256" not in text
+    assert 'id="retire"' in page
+    tenant.post("/kms/keys/retire", {"algorithm": "ECDSA-P-256", "key_version": 1})
+    assert 'id="archive"' in get_page(person, "/portal/keys/ECDSA-P-256/1").text
