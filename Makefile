@@ -180,7 +180,7 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@tests/transit/build .interop
 	@touch $@
 
-.interop/witness: tests/witnesses/build
+.interop/witness: tests/witnesses/build tests/witnesses/go/main.go tests/witnesses/go/go.mod
 	@mkdir -p .interop
 	@tests/witnesses/build .interop
 	@touch $@

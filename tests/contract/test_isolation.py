@@ -52,6 +52,7 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /audit/checkpoints/note",
             "GET /audit/consistency",
             "GET /audit/keys",
+            "GET /audit/witnesses",
             "GET /audit/export",
             "GET /auth/api-key",
             "GET /tenants",

@@ -66,11 +66,12 @@ OPERATOR = (
     "rotate_api_key",
     "revoke_api_key",
     "prove_audit_record",
+    "get_audit_tlog_proof",
     "export_audit_log",
     "sign_audit_checkpoint",
     "invite",
 )
-TEXTS = ("export_audit_log", "get_audit_note")
+TEXTS = ("export_audit_log", "get_audit_note", "get_audit_tlog_proof")
 """Operations with a text response, outside the envelope and without JSON."""
 PEOPLE = (["auth"], ["team"])
 """The parts with operations for people: see test_people.py and test_team.py."""

@@ -25,7 +25,7 @@ from tests.fixtures.processes import HOST
 from tests.fixtures.redis import running_valkey
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_protocol.audit import Recorded, RecordEvents
+from pqkeep_protocol.audit import Recorded, RecordEvents, Submissions, TakeSubmissions
 from pqkeep_protocol.codec import (
     TO_KEY_SERVICE,
     Answer,
@@ -106,6 +106,9 @@ class FakeKeyService:
             return
         if isinstance(frame.request, RecordEvents):  # so that there can be tenants to ask for
             writer.write(encode(Answer(frame.id, Recorded())))
+            return
+        if isinstance(frame.request, TakeSubmissions):  # each second, of every gateway
+            writer.write(encode(Answer(frame.id, Submissions(submissions=()))))
             return
         if isinstance(frame.request, GetMetrics):  # so that it is ready
             samples = {"pqkeep_keys_database_up": one(1), "pqkeep_key_service_active": one(1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tests.backup.conftest import (  # noqa: F401 - fixtures
 )
 from tests.fixtures.installation import running
 from tests.portal.visitors import get_page
-from tests.witnesses.conftest import Running, with_witness
+from tests.witnesses.conftest import BUILT, Running, with_witness
 from tests.witnesses.test_cosigned_log import of, save_keys, until_state
 
 from pqkeep.audit import verify
@@ -30,6 +31,20 @@ def grow(client: Client, count: int) -> None:
     """Add records."""
     for _ in range(count):
         client.keys.list()
+
+
+def verify_elsewhere(client: Client, folder: Path, witness: Running) -> None:
+    """Verify a record's proof with another implementation, if it is built."""
+    verifier = BUILT / "verify-proof"
+    if not verifier.exists():
+        return
+    policy, proof = folder / "policy", folder / "record.tlog-proof"
+    log = client.audit.keys().note_key
+    policy.write_text(f"log {log}\nwitness one {witness.vkey}\ngroup all all one\nquorum all\n")
+    proof.write_text(client.audit.tlog_proof(1))
+    subprocess.run([verifier, policy, proof], check=True)
+    proof.write_text(proof.read_text().replace("index 0", "index 1"))
+    assert subprocess.run([verifier, policy, proof], check=False, capture_output=True).returncode
 
 
 @pytest.mark.threat("keys-database-rollback")
@@ -48,6 +63,7 @@ def test_a_witness_refuses_a_forked_restore(
         witness.trust(save_keys(client, keys))
     with running(tmp_path, data=data) as installation, of(installation, "api_key") as client:
         until_state(client, None)
+        verify_elsewhere(client, tmp_path, witness)
         export = tmp_path / "export.jsonl"
         client.audit.export(export)
         assert verify([export], keys, witnesses=[witness.vkey]).is_verified
