@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import pytest
+from keyservice.tests.test_key_import import wrap
+from keyservice.tests.test_legacy_keys import CANARY, OAEP_256, P_256, document, sealed, signed
 
 from pqkeep_keyservice import moves
 from pqkeep_keyservice.crypto.secret import Secret
@@ -66,17 +68,21 @@ from pqkeep_protocol.messages import (
     Encrypted,
     GenerateKey,
     GetActiveKey,
+    GetImportKey,
     GetKeyring,
     Idempotency,
+    ImportPrivateKey,
     Item,
     ListKeyrings,
     ListKeys,
+    ReEncrypt,
     RestoreKeyring,
     RetireKey,
     RotateKey,
     ScheduleArchive,
     ScheduleDestruction,
     Sign,
+    Target,
     UpdateKeyring,
     Verify,
     VerifyMac,
@@ -1046,3 +1052,38 @@ async def test_no_bundle_arrives_on_what_an_earlier_epoch_read(
         await pair.east.ask(use)
     with pytest.raises(KeyServiceError, match="tenant-moved"):
         await pair.west.ask(uses[0])
+
+
+async def test_legacy_keys_move(pair: Pair) -> None:
+    """A key that decrypts and one that verifies work in the other shard, and not in the old one."""
+    tenant = TenantId(uuid4())
+    await pair.east.ask(GenerateKey(tenant=tenant, algorithm=OTHER_KEM, quota=None))
+    for algorithm in (OAEP_256, P_256):
+        issued = await pair.east.ask(GetImportKey(tenant=tenant, algorithm=algorithm))
+        imported = ImportPrivateKey(
+            tenant=tenant,
+            algorithm=algorithm,
+            import_key_id=issued.id,
+            wrapped_private_key=wrap(issued, document(algorithm)),
+            quota=None,
+        )
+        await pair.east.ask(imported)
+    named: dict[str, Any] = {"tenant": tenant, "version": KeyVersion(1)}
+    uses = [
+        ReEncrypt(
+            **named,
+            algorithm=OAEP_256,
+            ciphertext=sealed(OAEP_256),
+            is_wrapped_key=False,
+            target=Target(OTHER_KEM),
+        ),
+        Verify(**named, algorithm=P_256, message=CANARY, signature=signed(P_256)),
+    ]
+    await move(pair.east, pair.west, tenant)
+    moved, _ = [await pair.west.ask(request) for request in uses]
+    opened = Decrypt(**named, algorithm=OTHER_KEM, ciphertext=moved.ciphertext)
+    assert (await pair.west.ask(opened)).plaintext == CANARY
+    for request in uses:
+        with pytest.raises(KeyServiceError) as refusal:
+            await pair.east.ask(request)
+        assert refusal.value.kind is ErrorKind.TENANT_MOVED
