@@ -92,7 +92,7 @@ def _fill(ready: dict[str, Any], first: int, last: int) -> None:
 def _cookies(ready: dict[str, Any], count: int) -> str:
     """Sign a new viewer in; return the Cookie header. A session ends while keyrings are made."""
     path = f"{ready['base_url']}{API}/tenants/{ready['tenant_id']}/invitations"
-    fields = {"email": f"viewer-{count}@example.com", "role": "viewer"}
+    fields: dict[str, object] = {"email": f"viewer-{count}@example.com", "role": "viewer"}
     token = ask("POST", path, fields, ready["operator_key"])["invitation_token"]
     connection = http.client.HTTPConnection(urlsplit(ready["base_url"]).netloc)
     accepted = json.dumps({"token": token, "password": PASSWORD})
