@@ -64,6 +64,7 @@ class Version:
     status: KeyStatus = ACTIVE
     is_disabled: bool = False
     archive_day: int | None = None
+    enable_day: int | None = None
     born: int = 0
     """The day on which it was made: 0 is today."""
     retired: int = 0
@@ -159,6 +160,18 @@ class Lives(RuleBasedStateMachine):
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
             version.is_disabled = kind is DisableKey and version.status is not ARCHIVED
+            version.enable_day = None
+
+    @rule(number=VERSIONS, days=st.sampled_from([5, 12]))
+    def disable_until(self, number: int, days: int) -> None:
+        """Disable a version until a day. One that is disabled without a day stays so."""
+        until = datetime.now(UTC) + timedelta(days=days)
+        response, version = self.change(partial(DisableKey, until=until), number)
+        if version is not None:
+            assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            is_open = version.is_disabled and version.enable_day is None
+            if version.status is not ARCHIVED and not is_open:
+                version.is_disabled, version.enable_day = True, days
 
     @rule(number=VERSIONS, days=DAYS)
     def schedule(self, number: int, days: int) -> None:
@@ -223,6 +236,8 @@ class Lives(RuleBasedStateMachine):
         self.runner.run(self.service.parts.schedule.carry_out(now))
         is_rotated = False
         for version in self.versions:
+            if version.enable_day is not None and version.enable_day <= days:
+                version.is_disabled, version.enable_day = False, None
             if version.archive_day is not None:
                 if version.archive_day <= days:
                     self._archived(version)
@@ -243,8 +258,12 @@ class Lives(RuleBasedStateMachine):
     def every_version_is_what_it_should_be(self) -> None:
         """Each version is shown as in the model, and decrypts exactly if permitted."""
         listed = self.ask(ListKeys(**self.key, status=None)).keys
-        assert [(key.status, key.archive_at is not None) for key in listed] == [
-            (version.shown, version.archive_day is not None) for version in self.versions
+        assert [
+            (key.status, key.archive_at is not None, key.disabled_until is not None)
+            for key in listed
+        ] == [
+            (version.shown, version.archive_day is not None, version.enable_day is not None)
+            for version in self.versions
         ]
         for number, version in enumerate(self.versions, 1):
             blob = version.blob
@@ -264,7 +283,8 @@ class Lives(RuleBasedStateMachine):
 
     @staticmethod
     def _archived(version: Version) -> None:
-        version.status, version.is_disabled, version.archive_day = ARCHIVED, False, None
+        version.status, version.is_disabled = ARCHIVED, False
+        version.archive_day = version.enable_day = None
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

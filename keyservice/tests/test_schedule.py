@@ -185,6 +185,58 @@ async def test_a_disabled_key_is_refused_for_every_use(
 
 
 @both_databases
+async def test_a_key_disabled_until_a_time_is_enabled_then(
+    service: InProcessService, sql: Sql
+) -> None:
+    """The schedule restores the status at that time, once, with a record; a restart changes nothing."""
+    caller = Caller(service)
+    await caller.prepare()
+    until = days(3)
+    for version in (V1, V2):
+        shown = await caller.change(DisableKey, version, until=until)
+        assert (shown.status, shown.disabled_until) == (KeyStatus.DISABLED, until)
+    await service.parts.schedule.carry_out(days(2))
+    assert (await caller.change(GetKey)).status is KeyStatus.DISABLED
+    for _ in range(2):
+        await service.parts.schedule.carry_out(days(3))
+    found = [await caller.change(GetKey, version) for version in (V1, V2)]
+    assert [(key.status, key.disabled_until) for key in found] == [
+        (KeyStatus.RETIRED, None),
+        (KeyStatus.ACTIVE, None),
+    ]
+    made = [record for record in sql(RECORDS) if record[1] == "schedule"]
+    assert made == [("enable-key", "schedule", version, "success") for version in (1, 2)]
+
+
+@both_databases
+async def test_a_time_never_ends_a_disabling_without_one(service: InProcessService) -> None:
+    """A key disabled without a time stays disabled; a request without one removes the time."""
+    caller = Caller(service)
+    await caller.prepare()
+    await caller.change(DisableKey)
+    assert (await caller.change(DisableKey, until=days(1))).disabled_until is None
+    await caller.change(DisableKey, V2, until=days(1))
+    assert (await caller.change(DisableKey, V2)).disabled_until is None
+    await service.parts.schedule.carry_out(days(400))
+    for version in (V1, V2):
+        assert (await caller.change(GetKey, version)).status is KeyStatus.DISABLED
+
+
+async def test_a_disabling_is_ended_early_only_by_its_own_time(keys: KeyService) -> None:
+    """Enabling with a time leaves a key alone that is disabled until another time, or without one."""
+    caller = Caller(keys)
+    await caller.prepare()
+    until, other = days(1), days(2)
+    await caller.change(DisableKey, until=until)
+    assert (await caller.change(EnableKey, until=other)).status is KeyStatus.DISABLED
+    assert (await caller.change(EnableKey, until=until)).status is KeyStatus.RETIRED
+    await caller.change(DisableKey)
+    assert (await caller.change(EnableKey, until=until)).status is KeyStatus.DISABLED
+    too_far = DisableKey(**caller.key, version=V1, until=days(367))
+    assert await caller.ask(too_far) is STATUS
+
+
+@both_databases
 async def test_no_key_becomes_active_beside_a_disabled_one(keys: KeyService, sql: Sql) -> None:
     """A disabled active key keeps its place and quota. With a successor it becomes retired."""
     caller = Caller(keys)

@@ -50,7 +50,14 @@ from pqkeep_protocol.administration import (
     RenounceTenant,
 )
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import CountOperations, GetUsage, ListRecords, ListUsage
+from pqkeep_protocol.audit import (
+    CountOperations,
+    GetMigration,
+    GetUsage,
+    KeyVersionSet,
+    ListRecords,
+    ListUsage,
+)
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose
@@ -291,7 +298,7 @@ def used(tenant: TenantId, **how: Any) -> list[Any]:
         RotateKey(**key),
         ScheduleArchive(days=0, **key, version=KeyVersion(1)),
         ScheduleArchive(**key, version=KeyVersion(2), days=7),
-        DisableKey(**key, version=KeyVersion(3)),
+        DisableKey(**key, version=KeyVersion(3), until=datetime.now(UTC) + timedelta(days=5)),
         Encrypt(**key, version=None, plaintext=TEXT),
     ]
 
@@ -311,6 +318,17 @@ async def fill(shard: Shard, tenant: TenantId) -> list[Any]:
         Encrypt(**named, algorithm=OTHER_KEM, version=None, plaintext=TEXT),
     ):
         there = await shard.ask(request)
+    await shard.ask(
+        ReEncrypt(
+            tenant=tenant,
+            algorithm=KEM,
+            version=KeyVersion(4),
+            ciphertext=here.ciphertext,
+            is_wrapped_key=False,
+            target=Target(OTHER_KEM, NAMED),
+            campaign="cards",
+        )
+    )
     await shard.ask(GenerateKey(tenant=tenant, algorithm=ML_DSA, quota=None))
     signed = await shard.ask(Sign(tenant=tenant, algorithm=ML_DSA, version=None, message=TEXT))
     return [
@@ -330,6 +348,9 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
     """Return all that a shard reports of a tenant, except its records."""
     lists = ListKeys(tenant=tenant, algorithm=None, status=None, all_keyrings=True)
     usage = ListUsage(tenant=tenant, algorithm=None)
+    migration = await shard.ask(
+        GetMigration(tenant=tenant, campaign="cards", sources=(KeyVersionSet("default", KEM),))
+    )
     counts = await shard.ask(CountOperations(tenant=tenant, since_hour=0, hours=24))
     return [
         (await shard.ask(lists)).keys,
@@ -341,6 +362,7 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
             for count in counts.counts
             if count.operation in {"encrypt", "decrypt", "sign"}
         },
+        (migration.moved, migration.last_used_us),
     ]
 
 

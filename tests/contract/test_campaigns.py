@@ -193,6 +193,22 @@ def test_a_malformed_scan_is_refused(mover: Caller, changes: Mapping[str, Any], 
     assert refusal == (400, "ERR_INVALID_001", field)
 
 
+def test_a_key_is_disabled_until_a_time(new_tenant: Callable[..., Caller]) -> None:
+    """A key shows its time, and a time in the past or more than 366 days ahead is 400."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
+    named = {"algorithm": KEM, "key_version": 1}
+    for until in (ago(seconds=1), ago(days=-367), "tomorrow"):
+        refusal = tenant.refusal("/kms/keys/disable", named | {"until": until})
+        assert refusal == (400, "ERR_INVALID_001", "until"), until
+    until = ago(days=-3)
+    shown = tenant.post("/kms/keys/disable", named | {"until": until})
+    assert (shown["status"], shown["disabled_until"][:19]) == ("disabled", until[:19])
+    assert tenant.get("/kms/keys")["keys"][0]["disabled_until"] == shown["disabled_until"]
+    assert "disabled_until" not in tenant.post("/kms/keys/disable", named)
+    assert "disabled_until" not in tenant.post("/kms/keys/enable", named)
+
+
 def test_another_tenant_s_campaign_does_not_exist(
     mover: Caller, new_tenant: Callable[..., Caller]
 ) -> None:

@@ -38,12 +38,14 @@ from pqkeep_keyservice.keys.tenant_bundle import (
     MovedCount,
     MovedKey,
     MovedKeyring,
+    MovedMoves,
     MovedRules,
     MovedUse,
     MovedVersion,
     TransferKey,
     bundle_digest,
 )
+from pqkeep_keyservice.ledger.campaigns import tenant_moves
 from pqkeep_keyservice.ledger.key_usage import tenant_counts
 from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_record
 from pqkeep_keyservice.ledger.uses import tenant_uses
@@ -258,6 +260,7 @@ class TenantMoves:
         await self._store.count_all()
         uses = await self._store.database.read(tenant_uses, tenant)
         counts = await self._store.database.read(tenant_counts, tenant)
+        moves = await self._store.database.read(tenant_moves, tenant)
         left_keys = tuple(replace(key, revision=key.revision + 1) for key in keys)
         left_keyrings = tuple(
             replace(keyring, revision=keyring.revision + 1) for keyring in keyrings
@@ -270,6 +273,7 @@ class TenantMoves:
             keys=await asyncio.to_thread(leaving_keys, self._material, seal, left_keys),
             uses=tuple(MovedUse(*row) for row in uses),
             counts=tuple(MovedCount(*row) for row in counts),
+            moves=tuple(MovedMoves(*row) for row in moves),
             rules=None if left_rules is None else MovedRules(left_rules.rules, left_rules.revision),
         )
         bundle = await asyncio.to_thread(seal.seal, content)
@@ -463,7 +467,9 @@ class TenantMoves:
             revision = await self._store.database.read(stored_revision, tenant)
             revision = max(content.rules.revision, revision) + 1
             rules = RuleSet(tenant, content.rules.rules, revision)
-        change = TenantArrived(tenant, keys, keyrings, rules, content.uses, content.counts)
+        change = TenantArrived(
+            tenant, keys, keyrings, rules, content.uses, content.counts, content.moves
+        )
         if not await self._is_durable(arrived, change):
             return None
         for versions in keys:

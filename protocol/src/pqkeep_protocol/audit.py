@@ -488,6 +488,78 @@ class PreviewRules(Request[RulePreview], frozen=True, kw_only=True, tag="preview
     rules: Annotated[tuple[Rule, ...], Meta(min_length=1, max_length=MAX_RULES)]
 
 
+class KeyVersionSet(Struct, frozen=True, array_like=True):
+    """Some versions of one key."""
+
+    keyring: KeyringName
+    algorithm: Algorithm
+    versions: Annotated[tuple[SomeVersion, ...], Meta(max_length=MAX_PAGE)] | None = None
+    """None: all versions."""
+    below: SomeVersion | None = None
+    """Only versions below this one; None: without a limit."""
+
+    def has(self, keyring: str, algorithm: str, version: int) -> bool:
+        """Return whether a key version is in the set."""
+        return (
+            (self.keyring, self.algorithm) == (keyring, algorithm)
+            and (self.versions is None or version in self.versions)
+            and (self.below is None or version < self.below)
+        )
+
+
+class MovedVersions(Struct, frozen=True, array_like=True):
+    """The re-encryptions of a campaign from one key version to another."""
+
+    keyring: KeyringName
+    algorithm: Algorithm
+    version: SomeVersion
+    target_keyring: KeyringName
+    target_algorithm: Algorithm
+    target_version: SomeVersion
+    count: int
+    first_us: Natural
+    last_us: Natural
+
+
+class RefusedUses(Struct, frozen=True, array_like=True):
+    """A principal's refused uses of a key version."""
+
+    principal: str
+    keyring: KeyringName
+    algorithm: Algorithm
+    version: SomeVersion | None
+    """None: the caller asked for the active version."""
+    count: int
+    last_us: Natural
+
+
+class Migration(Result, frozen=True, kw_only=True, tag="migration"):
+    """What the log has of a campaign."""
+
+    moved: tuple[MovedVersions, ...]
+    last_used_us: Natural | None
+    """The newest use of a source; None: there is none."""
+    refused: tuple[RefusedUses, ...]
+    """The newest first."""
+    is_whole: bool = True
+    """Whether ``refused`` has all refused uses."""
+
+
+class GetMigration(Request[Migration], frozen=True, kw_only=True, tag="get-migration"):
+    """Return what a campaign has moved, the last use of its sources, and refused uses.
+
+    A refused use is one of a missing or disabled key version.
+    """
+
+    campaign: RecordedName
+    sources: Annotated[tuple[KeyVersionSet, ...], Meta(max_length=100)]
+    refused: Annotated[tuple[KeyVersionSet, ...], Meta(max_length=100)] = ()
+    """The key versions whose refused uses are listed."""
+    since_us: Natural = 0
+    until_us: Natural = 0
+    """The times of the refused uses; ``until_us`` is not included."""
+
+
 AnyAuditRequest = (
     RecordEvents
     | ListRecords
@@ -507,6 +579,7 @@ AnyAuditRequest = (
     | ListUsage
     | PreviewRules
     | CountOperations
+    | GetMigration
 )
 AnyAuditResult = (
     Recorded
@@ -525,4 +598,5 @@ AnyAuditResult = (
     | UsageList
     | RulePreview
     | OperationCounts
+    | Migration
 )

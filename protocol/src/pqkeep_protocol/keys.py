@@ -105,6 +105,10 @@ class Destruction(Struct, frozen=True, array_like=True):
         return self.state in {DestructionState.SCHEDULED, DestructionState.BEGUN}
 
 
+MAX_DISABLED_DAYS = 366
+"""The longest time in days for which a key version can be disabled until a time."""
+
+
 class KeyInfo(Struct, frozen=True, array_like=True):
     """The public description of one key version."""
 
@@ -119,6 +123,8 @@ class KeyInfo(Struct, frozen=True, array_like=True):
     keyring: KeyringName = DEFAULT_KEYRING
     imported: bool = False
     """Whether the private key was generated elsewhere. A copy may exist there."""
+    disabled_until: datetime | None = None
+    """When a disabled version is enabled again; None: only by a request."""
 
     def allows(self, operation: Operation) -> bool:
         """Return whether a cryptographic operation may use this key version."""

@@ -644,11 +644,17 @@ class RetireKey(KeyRequest[Key], frozen=True, kw_only=True, tag="retire-key"):
 
 
 class DisableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="disable-key"):
-    """Refuse every use of a key version until it is enabled. Errors: KEY_STATUS if archived."""
+    """Refuse every use of a key version until it is enabled.
+
+    Errors: KEY_STATUS if it is archived, or ``until`` is more than MAX_DISABLED_DAYS ahead.
+    """
 
     operation: ClassVar = Operation.DISABLE_KEY
     algorithm: Algorithm
     version: SomeVersion
+    until: datetime | None = None
+    """When it is enabled again; None: only by a request. A version that is already disabled without
+    a time stays so."""
 
 
 class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
@@ -657,6 +663,8 @@ class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
     operation: ClassVar = Operation.ENABLE_KEY
     algorithm: Algorithm
     version: SomeVersion
+    until: datetime | None = None
+    """Only if the version is disabled until this time; None: in any case."""
 
 
 class ScheduleArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="schedule-archive"):

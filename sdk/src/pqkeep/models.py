@@ -144,6 +144,8 @@ class Key:
     """The time at which the private key is destroyed, if scheduled. The key cannot be used until
     then.
     """
+    disabled_until: datetime | None = None
+    """The time at which a disabled key is enabled again. None: only by a request."""
     imported: bool = False
     """True if the private key was made elsewhere, where it may still be known."""
     keyring: str | None = None

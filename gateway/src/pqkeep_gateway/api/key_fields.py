@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, TypeVar, cast
 
@@ -22,6 +23,7 @@ from pqkeep_gateway.http.field import (
     decode_base64_into_buffer,
     integer_field,
     text_field,
+    time_field,
 )
 from pqkeep_gateway.http.text import Base64, base64, base64_pattern
 from pqkeep_protocol.algorithms import (
@@ -45,6 +47,7 @@ from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     DEFAULT_SHARD,
     KEYRING_NAME,
+    MAX_DISABLED_DAYS,
     MAX_KEY_VERSION,
     MAX_KEYRING_NAME,
     MAX_RECORDED_NAME,
@@ -56,6 +59,7 @@ from pqkeep_protocol.keys import (
 )
 from pqkeep_protocol.messages import CiphertextFormat, DataKeySize
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
 MAX_SIGNATURE = 65_536
 MAX_CIPHERTEXT = MAX_PLAINTEXT + 4096
@@ -444,6 +448,29 @@ SALT = replace(
     ),
     problems=frozenset({Problem.MALFORMED, Problem.MISSING}),
 ).optional()
+_UNTIL = time_field(
+    "until",
+    "When the key is enabled again: in the future, at most "
+    f"{MAX_DISABLED_DAYS} days ahead. Left out: only by a request.",
+    "2026-03-31T12:00:00Z",
+)
+
+
+def _parse_until(value: object) -> datetime:
+    until, now = _UNTIL.parse(value), datetime.now(UTC)
+    ahead = timedelta(microseconds=until) - (now - _EPOCH)
+    if not timedelta(0) < ahead <= timedelta(days=MAX_DISABLED_DAYS):
+        raise InvalidValueError(f"must be in the future, at most {MAX_DISABLED_DAYS} days ahead")
+    return now + ahead
+
+
+UNTIL: Field[datetime] = Field(
+    name=_UNTIL.name,
+    description=_UNTIL.description,
+    schema=_UNTIL.schema,
+    example=_UNTIL.example,
+    parse=_parse_until,
+)
 STATUS = choice_field(
     "status", "Only keys with this status.", tuple(KeyStatus), KeyStatus.ACTIVE
 ).optional()

@@ -19,6 +19,7 @@ from pqkeep_gateway.api.key_fields import (
     KEY_VERSION,
     KEYRING,
     STATUS,
+    UNTIL,
     KeyResponse,
     algorithm_field,
     alias_in,
@@ -98,6 +99,9 @@ Fingerprint = Annotated[
 V = TypeVar("V", RetireKey, DisableKey, EnableKey, CancelArchive, GetKey, GetUsage)
 
 
+_UNTIL = UNTIL.optional()
+
+
 class Key(KeyResponse, frozen=True, kw_only=True):
     """One version of a key, with everything that the service shows of it."""
 
@@ -113,6 +117,10 @@ class Key(KeyResponse, frozen=True, kw_only=True):
             description="If archiving is scheduled: the time when the private key is "
             "destroyed. Until then it cannot be used."
         ),
+    ] = UNSET
+    disabled_until: Annotated[
+        Timestamp | UnsetType,
+        Meta(description="If it is disabled until a time: the time when it is enabled again."),
     ] = UNSET
     imported: Annotated[
         Literal[True] | UnsetType,
@@ -286,7 +294,7 @@ def endpoints(
             disable,
             key_as_it_is,
             name="disable_key",
-            fields=(KEY_VERSION,),
+            fields=(KEY_VERSION, _UNTIL),
             example=structs.replace(EXAMPLE, status=KeyStatus.DISABLED),
         ),
         KeyOperation(
@@ -546,8 +554,11 @@ def retire(call: KeyCall) -> RetireKey:
 
 
 def disable(call: KeyCall) -> DisableKey:
-    """Disable a key: every use is refused until it is enabled again."""
-    return _of_version(call, DisableKey)
+    """Disable a key: every use is refused until it is enabled again, or until a time.
+
+    A key that is disabled without a time stays so. Without `until`, an earlier time is removed.
+    """
+    return structs.replace(_of_version(call, DisableKey), until=call[_UNTIL])
 
 
 def enable(call: KeyCall) -> EnableKey:
@@ -646,6 +657,7 @@ def shown_key(key: KeyInfo, alias: Algorithm | None = None) -> Key:
         fingerprint=fingerprint,
         created_at=timestamp(key.created_at),
         archive_at=UNSET if key.archive_at is None else timestamp(key.archive_at),
+        disabled_until=UNSET if key.disabled_until is None else timestamp(key.disabled_until),
         imported=True if key.imported else UNSET,
         legacy=True if ALGORITHMS[key.algorithm].is_legacy else UNSET,
     )

@@ -15,6 +15,7 @@ from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.ledger import checkpoints, search
+from pqkeep_keyservice.ledger.campaigns import find_migration
 from pqkeep_keyservice.ledger.key_usage import (
     find_key_usage,
     find_operation_counts,
@@ -52,6 +53,7 @@ from pqkeep_protocol.audit import (
     CountOperations,
     EventRefusal,
     ExportRecords,
+    GetMigration,
     GetNote,
     GetSubtrees,
     GetUsage,
@@ -197,6 +199,8 @@ class AuditService:
             case PreviewRules():
                 await self._gate.require(request.tenant)
                 return await self._search(request.tenant, preview_rules, request, clock.now())
+            case GetMigration():
+                return await self._search(request.tenant, find_migration, request)
             case CountOperations():
                 return await self._search(request.tenant, find_operation_counts, request)
             case _:

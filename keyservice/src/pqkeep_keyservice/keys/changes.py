@@ -7,7 +7,7 @@ from hashlib import sha256
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.rules import RuleSet
-from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedUse
+from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedMoves, MovedUse
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.keys import TenantId
 
@@ -102,6 +102,7 @@ class TenantArrived:
     rules: RuleSet | None
     uses: tuple[MovedUse, ...]
     counts: tuple[MovedCount, ...]
+    moves: tuple[MovedMoves, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

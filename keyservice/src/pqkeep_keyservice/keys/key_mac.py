@@ -132,7 +132,7 @@ def _cached_state(entry: KeyEntry) -> bytes:
 
 
 def _entry_state(entry: KeyEntry) -> bytes:
-    idempotency = entry.idempotency
+    idempotency, until = entry.idempotency, entry.info.disabled_until
     return b"".join(
         (
             entry.info.version.to_bytes(4, "big"),
@@ -144,6 +144,7 @@ def _entry_state(entry: KeyEntry) -> bytes:
                 _time(entry.retired_at),
                 _time(entry.info.archive_at),
                 b"" if idempotency is None else idempotency.key + idempotency.request,
+                *(() if until is None else (_time(until),)),
             ),
         )
     )

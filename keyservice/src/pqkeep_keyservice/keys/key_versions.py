@@ -99,10 +99,11 @@ class AgeLimits(NamedTuple):
     def due_at(self, entry: KeyEntry) -> datetime | None:
         """Return when the next automatic change of a version is due, or None.
 
-        A disabled version changes only if its archiving is already scheduled.
+        A disabled version changes only if its archiving or its enabling is already scheduled.
         """
-        if entry.info.archive_at is not None:
-            return entry.info.archive_at
+        scheduled = entry.info.archive_at, entry.info.disabled_until
+        if scheduled != (None, None):
+            return min(at for at in scheduled if at is not None)
         if entry.info.status is KeyStatus.ACTIVE and self.rotation_days:
             return entry.info.created_at + timedelta(days=self.rotation_days)
         if entry.info.status is KeyStatus.RETIRED and entry.retired_at and self.archive_after_days:
@@ -161,8 +162,11 @@ class KeyVersions:
         """Return the oldest version with a due change; ``destroys=False`` skips destructions."""
         limits = self._possible(limits)
         for entry in self.entries:
-            at = limits.due_at(entry)
-            if at is not None and at <= now and (destroys or entry.info.archive_at is None):
+            if not destroys and entry.info.archive_at is not None:
+                at = entry.info.disabled_until
+            else:
+                at = limits.due_at(entry)
+            if at is not None and at <= now:
                 return entry
         return None
 
@@ -258,20 +262,29 @@ class KeyVersions:
             return self
         return self._with(_retired(entry, now))
 
-    def with_disabled(self, version: KeyVersion) -> "KeyVersions":
-        """Disable a key. A disabled key does not change. Raises KEY_STATUS."""
+    def with_disabled(self, version: KeyVersion, until: datetime | None = None) -> "KeyVersions":
+        """Disable a key until a time; None: until it is enabled. Raises KEY_STATUS.
+
+        A key that is disabled without a time does not change.
+        """
         entry = self._not_archived(version)
         if entry.disabled_from is not None:
-            return self
-        disabled = _with_status(entry, KeyStatus.DISABLED)
+            if entry.info.disabled_until in {None, until}:
+                return self
+            return self._with(_disabled_until(entry, until))
+        disabled = _with_status(_disabled_until(entry, until), KeyStatus.DISABLED)
         return self._with(replace(disabled, disabled_from=entry.info.status))
 
-    def with_enabled(self, version: KeyVersion) -> "KeyVersions":
-        """Restore a disabled key's status. An enabled key does not change. Raises KEY_STATUS."""
+    def with_enabled(self, version: KeyVersion, until: datetime | None = None) -> "KeyVersions":
+        """Restore a disabled key's status. An enabled key does not change. Raises KEY_STATUS.
+
+        ``until``: only if it is disabled until this time; None: in any case.
+        """
         entry = self._not_archived(version)
-        if entry.disabled_from is None:
+        if entry.disabled_from is None or until not in {None, entry.info.disabled_until}:
             return self
-        return self._with(replace(_with_status(entry, entry.disabled_from), disabled_from=None))
+        enabled = _with_status(_disabled_until(entry, None), entry.disabled_from)
+        return self._with(replace(enabled, disabled_from=None))
 
     def with_archive_scheduled(self, version: KeyVersion, at: datetime) -> "KeyVersions":
         """Set a retired key's archive time, unless it has one already. Raises KEY_STATUS."""
@@ -296,7 +309,7 @@ class KeyVersions:
 
     def with_archived(self, version: KeyVersion) -> "KeyVersions":
         """Delete a retired key's private half, irreversibly. Raises KEY_STATUS."""
-        entry = _with_archive_at(self._retired(version), None)
+        entry = _disabled_until(_with_archive_at(self._retired(version), None), None)
         archived = _with_status(entry, KeyStatus.ARCHIVED)
         return self._with(replace(archived, sealed=None, disabled_from=None))
 
@@ -347,6 +360,10 @@ def _with_status(entry: KeyEntry, status: KeyStatus) -> KeyEntry:
 
 def _with_archive_at(entry: KeyEntry, at: datetime | None) -> KeyEntry:
     return replace(entry, info=structs.replace(entry.info, archive_at=at))
+
+
+def _disabled_until(entry: KeyEntry, until: datetime | None) -> KeyEntry:
+    return replace(entry, info=structs.replace(entry.info, disabled_until=until))
 
 
 def _retired(entry: KeyEntry, now: datetime) -> KeyEntry:

@@ -124,6 +124,19 @@ class MovedRules(Struct, frozen=True, array_like=True):
     revision: int
 
 
+class MovedMoves(Struct, frozen=True, array_like=True):
+    """A campaign's re-encryptions from a key version to another, and the first and last time."""
+
+    campaign: str
+    keyring: str
+    algorithm: str
+    version: int
+    target: str
+    count: int
+    first_us: int
+    last_us: int
+
+
 class BundleContent(Struct, frozen=True, array_like=True):
     """Everything that a shard stores for a tenant, except the records in its log."""
 
@@ -131,6 +144,7 @@ class BundleContent(Struct, frozen=True, array_like=True):
     keys: tuple[MovedKey, ...]
     uses: tuple[MovedUse, ...]
     counts: tuple[MovedCount, ...]
+    moves: tuple[MovedMoves, ...] = ()
     rules: MovedRules | None = None
 
     @property

@@ -115,6 +115,7 @@ class Kind(NamedTuple):
     is_event: bool
     """Whether the gateway sent the record as an event."""
     target: str | None
+    campaign: str | None
 
 
 class Commit(NamedTuple):
@@ -140,6 +141,7 @@ def commit_of(rows: Iterable[Row], size: int, recorded_at_us: int) -> Commit:
             row.outcome,
             row.event_id is not None,
             row.target,
+            row.campaign,
         )
         for row in rows
     )

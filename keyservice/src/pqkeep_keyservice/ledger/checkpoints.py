@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.append import Appended, add_all, execute
+from pqkeep_keyservice.ledger.campaigns import add_moves, moves_of_commits, moves_of_records
 from pqkeep_keyservice.ledger.key_usage import add_operations, count_operations
 from pqkeep_keyservice.ledger.merkle import DamagedLogError, range_hash, subtrees
 from pqkeep_keyservice.ledger.records import FORMATS, Formats
@@ -86,9 +87,11 @@ def add_checkpoint(
     commits = None if appended is None else appended.between(counted, checkpoint.size)
     if commits is None:
         counting.add(connection, tally_of_records(connection, checkpoint.size))
+        add_moves(connection, moves_of_records(connection, checkpoint.size))
         count_operations(connection, checkpoint.size)
     else:
         counting.add(connection, tally_of_commits(commits))
+        add_moves(connection, moves_of_commits(commits))
         add_operations(connection, commits)
     execute(connection, _COUNT_UNTIL, checkpoint.size, checkpoint.size)
 

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.append import Commit, Kind, add_all, execute, insert_or_update
+from pqkeep_keyservice.ledger.campaigns import add_moves, moves_of_records
 from pqkeep_keyservice.ledger.merkle import log_size
 from pqkeep_keyservice.ledger.records import target_of, target_text
 from pqkeep_keyservice.ledger.schema import (
@@ -345,6 +346,7 @@ def count_all(connection: sa.Connection, counting: Counting) -> None:
     """Count all records that are not counted yet."""
     size = log_size(connection)
     counting.add(connection, tally_of_records(connection, size))
+    add_moves(connection, moves_of_records(connection, size))
     count_operations(connection, size)
     connection.execute(sa.update(AUDIT_LOG).values(counted_until=size))
 

@@ -202,6 +202,21 @@ USE_PRINCIPALS = Table(
 )
 """The principals that are counted by themselves in a month. Past months are dropped."""
 
+CAMPAIGN_MOVES = Table(
+    "campaign_moves",
+    METADATA,
+    Column("tenant_id", String(36), primary_key=True),
+    Column("campaign", String(MAX_RECORDED_NAME), primary_key=True),
+    Column("keyring", KEYRING_TEXT, primary_key=True),
+    Column("algorithm", String(32), primary_key=True),
+    Column("key_version", Integer, primary_key=True, autoincrement=False),
+    Column("target", String(192), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Column("first_us", BigInteger, nullable=False),
+    Column("last_us", BigInteger, nullable=False),
+)
+"""The re-encryptions of campaigns, from each source version to each target; see campaigns.py."""
+
 OPERATION_COUNTS = Table(
     "operation_counts",
     METADATA,

@@ -66,7 +66,7 @@ class Window(NamedTuple):
 
 def window(connection: sa.Connection, request: ListRecords) -> Window:
     """Return the part of the log for a request."""
-    ids = _ids(connection, request)
+    ids = ids_of(connection, request)
     if request.tenant == INSTALLATION:
         of_tenant: tuple[Condition, ...] = ()
         column, positions = _COLUMNS.id, ids
@@ -110,7 +110,8 @@ def numbers(connection: sa.Connection, tenant: TenantId, ids: Span) -> Span:
     return Span(first, _bisect(first, end, comes_before(ids.end)))
 
 
-def _ids(connection: sa.Connection, request: ListRecords) -> Span:
+def ids_of(connection: sa.Connection, request: ListRecords) -> Span:
+    """Return the ids of the records within a request's limits of ids and times."""
     first, end = (request.after or 0) + 1, log_size(connection) + 1
     times = sa.select(_COLUMNS.recorded_at_us).where(_COLUMNS.id >= sa.bindparam("least"))
     times = times.order_by(_COLUMNS.id).limit(1)  # the next existing one

@@ -24,7 +24,7 @@ from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
 from pqkeep_keyservice.storage.key_versions import find_key_page
 from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import MAX_DISABLED_DAYS, KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import (
     CancelArchive,
     DisableKey,
@@ -47,6 +47,7 @@ from pqkeep_protocol.messages import (
 )
 from pqkeep_protocol.rules import RuleUse
 
+_LONGEST_DISABLED = timedelta(days=MAX_DISABLED_DAYS)
 VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArchive
 """Requests that change one existing version."""
 
@@ -216,7 +217,9 @@ def _repeat(
     if request.idempotency != previous.idempotency:
         raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
     parts.material.authenticate(versions.tenant, previous)
-    key = structs.replace(previous.info, status=KeyStatus.ACTIVE, archive_at=None)
+    key = structs.replace(
+        previous.info, status=KeyStatus.ACTIVE, archive_at=None, disabled_until=None
+    )
     if not isinstance(request, RotateKey):
         return OperationResult(Key(key=key), key.version)
     old_version = versions.version_before(key.version)
@@ -229,13 +232,17 @@ def retire(request: RetireKey, context: Context) -> OperationResult:
 
 
 def disable(request: DisableKey, context: Context) -> OperationResult:
-    """Refuse every use of a key version until it is enabled. Raises KEY_STATUS."""
-    return _changed(context.versions.with_disabled(request.version), request, context)
+    """Refuse every use of a key version, until a time or until it is enabled. Raises KEY_STATUS."""
+    until = request.until
+    if until is not None and until > clock.now() + _LONGEST_DISABLED:
+        raise KeyServiceError(ErrorKind.KEY_STATUS)
+    return _changed(context.versions.with_disabled(request.version, until), request, context)
 
 
 def enable(request: EnableKey, context: Context) -> OperationResult:
     """Restore a disabled key version's earlier status. Raises KEY_STATUS."""
-    return _changed(context.versions.with_enabled(request.version), request, context)
+    new = context.versions.with_enabled(request.version, request.until)
+    return _changed(new, request, context)
 
 
 def schedule_archive(request: ScheduleArchive, context: Context) -> OperationResult:

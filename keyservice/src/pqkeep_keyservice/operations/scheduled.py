@@ -188,7 +188,11 @@ async def due_change(
     if entry is None:
         return None
     version = entry.info.version
-    if entry.info.archive_at is not None:
+    archive_at, disabled_until = entry.info.archive_at, entry.info.disabled_until
+    if disabled_until is not None and disabled_until <= now:
+        change = KeyChange(versions, versions.with_enabled(version))
+        return DueChange(Operation.ENABLE_KEY, version, "disabled-until", change)
+    if archive_at is not None:
         change = KeyChange(versions, versions.with_archived(version))
         return DueChange(Operation.ARCHIVE_KEY, version, "archive-at", change)
     if entry.info.status is KeyStatus.RETIRED:

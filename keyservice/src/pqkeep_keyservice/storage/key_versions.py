@@ -329,6 +329,7 @@ def _state(entry: KeyEntry) -> dict[str, object]:
         "disabled_from": entry.disabled_from,
         "retired_at_us": stored_time(entry.retired_at),
         "archive_at_us": stored_time(entry.info.archive_at),
+        "disabled_until_us": stored_time(entry.info.disabled_until),
     }
 
 
@@ -349,6 +350,7 @@ def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
         disabled_from,
         retired_at_us,
         archive_at_us,
+        disabled_until_us,
         imported,
         public_key,
         sealed,
@@ -368,6 +370,7 @@ def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
         loaded_time(archive_at_us),
         name.keyring,
         imported,
+        loaded_time(disabled_until_us),
     )
     has_idempotency = (idempotency_key, idempotency_request) != (None, None)
     return KeyEntry(

@@ -134,6 +134,7 @@ KEYS = Table(
     Column("disabled_from", String(16), nullable=True),
     Column("retired_at_us", BigInteger, nullable=True),
     Column("archive_at_us", BigInteger, nullable=True),
+    Column("disabled_until_us", BigInteger, nullable=True),
     Column("imported", Boolean, nullable=False, server_default=false()),
     Column("public_key", LargeBinary, nullable=False),
     Column("sealed_seed", LargeBinary, nullable=True),

@@ -14,6 +14,7 @@ from pqkeep_keyservice.keys.changes import (
     TenantMove,
 )
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
+from pqkeep_keyservice.ledger.campaigns import add_tenant_moves, remove_tenant_moves
 from pqkeep_keyservice.ledger.key_usage import add_tenant_counts, remove_tenant_counts
 from pqkeep_keyservice.ledger.moves import moved_key_record
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -85,6 +86,7 @@ def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
         connection.execute(sa.delete(table).where(table.c.tenant_id == change.tenant))
     remove_tenant_counts(connection, change.tenant)
     remove_tenant_uses(connection, change.tenant)
+    remove_tenant_moves(connection, change.tenant)
     parts = range(0, len(change.bundle), BUNDLE_PART)
     connection.execute(
         sa.insert(TENANT_BUNDLES),
@@ -115,6 +117,7 @@ def _move_in(connection: sa.Connection, sealer: Sealer, change: TenantArrived) -
         insert_rules(connection, sealer, change.rules)
     add_tenant_uses(connection, change.tenant, list(map(astuple, change.uses)))
     add_tenant_counts(connection, change.tenant, list(map(astuple, change.counts)))
+    add_tenant_moves(connection, change.tenant, list(map(astuple, change.moves)))
     return CommitOutcome.DURABLE
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,7 @@ from pqkeep.cli.options import (
     KeyringOption,
     KeyVersion,
     To,
+    future_time,
     one_of,
 )
 from pqkeep.cli.public_keys import KeyInFile, read_key
@@ -208,10 +210,19 @@ def disable(
     *,
     key_version: OneVersion,
     keyring: KeyringOption = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="TIME",
+            parser=future_time,
+            help="When it is enabled again: a span such as 12h or 7d, or a time such as 2026-11-20T17:31:10Z.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Refuse every use of a key until it is enabled again."""
+    """Refuse every use of a key until it is enabled again, or until a time."""
     with invocation.connect() as client:
-        key = client.keys.disable(algorithm, key_version=key_version, keyring=keyring)
+        key = client.keys.disable(algorithm, key_version=key_version, keyring=keyring, until=until)
         _show(invocation, key)
 
 
@@ -430,4 +441,6 @@ def _columns(*keys: Key) -> dict[str, str]:
         columns["legacy"] = "LEGACY"
     if any(key.archive_at is not None for key in keys):
         columns["archive_at"] = "TO BE ARCHIVED"
+    if any(key.disabled_until is not None for key in keys):
+        columns["disabled_until"] = "DISABLED UNTIL"
     return columns

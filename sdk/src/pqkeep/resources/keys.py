@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
@@ -68,9 +69,20 @@ class Keys(Generic[T_co]):
         return self._change("retire", algorithm, key_version, keyring)
 
     @Operation
-    def disable(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
-        """Refuse all uses of a key until it is enabled."""
-        return self._change("disable", algorithm, key_version, keyring)
+    def disable(
+        self,
+        algorithm: str,
+        *,
+        key_version: int,
+        keyring: str | None = None,
+        until: datetime | None = None,
+    ) -> Call[Key]:
+        """Refuse all uses of a key until it is enabled, or until a time.
+
+        ``until`` has its offset from UTC. A key that is disabled without a time stays so.
+        """
+        at = None if until is None else until.isoformat()
+        return self._change("disable", algorithm, key_version, keyring, until=at)
 
     @Operation
     def enable(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
@@ -209,9 +221,15 @@ class Keys(Generic[T_co]):
         return {"algorithm": self._rules.key(algorithm), "keyring": keyring}
 
     def _change(
-        self, what: str, algorithm: str, key_version: int, keyring: str | None
+        self,
+        what: str,
+        algorithm: str,
+        key_version: int,
+        keyring: str | None,
+        *,
+        until: str | None = None,
     ) -> Call[Key]:
-        body = {**self._named(algorithm, keyring), "key_version": key_version}
+        body = {**self._named(algorithm, keyring), "key_version": key_version, "until": until}
         return change(f"/kms/keys/{what}", _key, body)
 
 
@@ -237,6 +255,7 @@ def _key(data: Data, named: str | None = None) -> Key:
         public_key=_public_part(data),
         created_at=data.time("created_at"),
         archive_at=data.time_or_none("archive_at"),
+        disabled_until=data.time_or_none("disabled_until"),
         imported=data.has("imported") and data.flag("imported"),
         keyring=data.text_or_none("keyring") or named,
         fingerprint=data.text_or_none("fingerprint"),

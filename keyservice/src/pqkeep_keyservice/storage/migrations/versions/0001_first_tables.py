@@ -127,6 +127,7 @@ def _create_key_tables() -> None:
         sa.Column("disabled_from", sa.String(16), nullable=True),
         sa.Column("retired_at_us", sa.BigInteger, nullable=True),
         sa.Column("archive_at_us", sa.BigInteger, nullable=True),
+        sa.Column("disabled_until_us", sa.BigInteger, nullable=True),
         sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("public_key", sa.LargeBinary, nullable=False),
         sa.Column("sealed_seed", sa.LargeBinary, nullable=True),
@@ -306,6 +307,18 @@ def _create_audit_tables() -> None:
         sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("tenant_id", sa.String(36), primary_key=True),
         sa.Column("principal", sa.String(128), primary_key=True),
+    )
+    op.create_table(
+        "campaign_moves",
+        sa.Column("tenant_id", sa.String(36), primary_key=True),
+        sa.Column("campaign", sa.String(64), primary_key=True),
+        sa.Column("keyring", _KEYRING, primary_key=True),
+        sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("key_version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("target", sa.String(192), primary_key=True),
+        sa.Column("count", sa.BigInteger, nullable=False),
+        sa.Column("first_us", sa.BigInteger, nullable=False),
+        sa.Column("last_us", sa.BigInteger, nullable=False),
     )
     op.create_table(
         "operation_counts",
