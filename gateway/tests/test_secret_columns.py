@@ -153,6 +153,7 @@ TEXTS = frozenset(
         "campaigns.target_algorithm",
         "campaigns.state",
         "campaigns.created_by",
+        "campaigns.canary",
         "campaign_scans.campaign",
         "campaign_scans.place",
         "campaign_scans.principal",

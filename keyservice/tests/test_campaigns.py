@@ -166,7 +166,7 @@ async def test_refused_uses_name_their_principals(mover: Mover) -> None:
     await mover.ask(write, "api-key:3")
     await mover.ask(Encrypt(tenant=mover.tenant, algorithm=NEW, version=None, plaintext=b"x"))
     since_us = int(begun.timestamp() * 1_000_000)
-    window = {"since_us": since_us, "until_us": since_us + 60_000_000}
+    window: dict[str, Any] = {"since_us": since_us, "until_us": since_us + 60_000_000}
     found = await mover.migration(refused=(OLD,), **window)
     assert found.is_whole
     assert Counter({(each.principal, each.version): each.count for each in found.refused}) == {
@@ -174,7 +174,7 @@ async def test_refused_uses_name_their_principals(mover: Mover) -> None:
         ("api-key:2", 1): 1,
         ("api-key:3", None): 1,
     }
-    later = {"since_us": since_us + 60_000_000, "until_us": since_us + 61_000_000}
+    later: dict[str, Any] = {"since_us": since_us + 60_000_000, "until_us": since_us + 61_000_000}
     assert (await mover.migration(refused=(OLD,), **later)).refused == ()
     other = Mover(mover.service, mover._sql)
     assert (await other.migration(refused=(OLD,), **window)).refused == ()

@@ -28,7 +28,7 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import Cosignature
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose
-from pqkeep_protocol.keys import DEFAULT_SHARD, KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, DEFAULT_SHARD, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     Attribution,
@@ -146,6 +146,13 @@ NOT_AUTHENTICATED = {
     "use_principals.month": "likewise",
     "use_principals.tenant_id": "likewise",
     "use_principals.principal": "likewise",
+    **{
+        f"campaign_moves.{column}": "likewise"
+        for column in (
+            *("tenant_id", "campaign", "keyring", "algorithm", "key_version", "target"),
+            *("count", "first_us", "last_us"),
+        )
+    },
     "operation_counts.tenant_id": "likewise",
     "operation_counts.hour": "likewise",
     "operation_counts.operation": "likewise",
@@ -242,8 +249,14 @@ class Probe:
             ):
                 done: Any = await _ask(parts, request)
             fill = NewRecord(TENANT, "p", Operation.ENCRYPT, KEM, 3, "success", "r", "a", "y")
+            move = fill._replace(
+                operation=Operation.RE_ENCRYPT,
+                keyring=DEFAULT_KEYRING,
+                target=f"{DEFAULT_KEYRING}/{KEM}/4",
+                campaign="cards",
+            )
             event = fill._replace(event_id=str(uuid4()), happened_at_us=1)
-            await parts.store.commit([(fill, None)] * RECORDS + [(event, None)])
+            await parts.store.commit([(fill, None)] * RECORDS + [(event, None), (move, None)])
             await parts.store.database.write(_add_bundle)
             cosignature = Cosignature("witness.example/w1", "pqkeep.example/audit", bytes(76))
             await parts.store.database.write(checkpoints.add_cosignature, 1, cosignature)

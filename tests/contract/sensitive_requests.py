@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.contract.rows import api_rows
@@ -66,6 +67,7 @@ class Prepared:
             },
             "create_keyring": {"name": "short-lived", "archive_after_days": 30},
             "update_keyring": {"description": "changed"},
+            "begin_canary": {"until": (datetime.now(UTC) + timedelta(days=7)).isoformat()},
             "rotate_api_key": {"key_id": "1"},
             "invite": {"email": "grace@example.com", "role": "viewer"},
             "change_role": {"role": "viewer"},
@@ -91,6 +93,8 @@ def prepare(
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
     rule = {"algorithms": ["Kyber768"]}
     assert owner.ask_proven("PUT", "/rules/algorithms/payments", rule).is_success
+    plan_of_move = {"sources": [KEY], "target": {"algorithm": "X-Wing"}}
+    assert tenant.ask("PUT", "/campaigns/payments", plan_of_move).is_success
     if buys:
         owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
     return Prepared(owner, colleague)

@@ -193,6 +193,110 @@ def test_a_malformed_scan_is_refused(mover: Caller, changes: Mapping[str, Any], 
     assert refusal == (400, "ERR_INVALID_001", field)
 
 
+def test_progress_is_moved_beside_left(new_tenant: Callable[..., Caller]) -> None:
+    """Moved is the log's count, left the newest scans' sum, and quiet the sources' newest use."""
+    tenant = new_tenant()
+    for algorithm in (KEM, NEW):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    put(tenant, "cards", PLAN)
+    before = tenant.get("/campaigns/cards")
+    assert (before["moved"]["count"], before["left"]["count"]) == (0, None)
+    assert (before["quiet"]["is_quiet"], before["canary"]["state"]) == (True, "none")
+    old = sealed(tenant) | {"campaign": "cards"}
+    tenant.post("/kem/re-encrypt", old)
+    tenant.post("/kem/re-encrypt/batch", {"items": [old, old], "campaign": None})
+    tenant.post("/campaigns/cards/scans", scan(), status=201)
+    tenant.post("/campaigns/cards/scans", scan(place="b", unreadable=1), status=201)
+    found = tenant.get("/campaigns/cards")
+    knowledge = [found[part]["knowledge"] for part in ("moved", "left", "quiet", "canary")]
+    assert knowledge == ["exact", "statement", "observed", "observed"]
+    assert found["moved"]["count"] == 3
+    (moved,) = found["moved"]["by_version"]
+    assert (moved["algorithm"], moved["target_algorithm"], moved["count"]) == (KEM, NEW, 3)
+    assert (found["left"]["count"], found["left"]["unreadable"]) == (4, 1)
+    assert found["quiet"]["is_quiet"] is False
+    listed = tenant.get("/audit/records", campaign="cards", operation="re-encrypt")
+    assert len(listed["records"]) == found["moved"]["count"]
+
+
+def test_a_source_of_the_target_s_own_key_is_all_but_the_active_version(
+    new_tenant: Callable[..., Caller],
+) -> None:
+    """A campaign within one key counts the older versions as left, and not the active one."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
+    own = {"algorithm": KEM}
+    put(tenant, "cards", {"sources": [own], "target": own})
+    old = sealed(tenant) | {"campaign": "cards", "to": own}
+    tenant.post("/kms/keys/rotate", own, status=201)
+    tenant.post("/kem/re-encrypt", old)
+    new = sealed(tenant) | {"campaign": "cards", "to": own}
+    assert tenant.post("/kem/re-encrypt", new)["moved"] is False
+    counts = [{**own, "key_version": 1, "count": 5}, {**own, "key_version": 2, "count": 7}]
+    tenant.post("/campaigns/cards/scans", scan(counts=counts), status=201)
+    found = tenant.get("/campaigns/cards")
+    assert (found["moved"]["count"], found["left"]["count"]) == (1, 5)
+    assert found["left"]["scans"][0]["other"] == 7
+
+
+def test_a_canary_names_who_still_needs_the_sources(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """It disables the sources until a time, lists each refused caller, and ends at once."""
+    tenant = new_tenant()
+    for algorithm in (KEM, NEW):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    owner = new_person(tenant.tenant_id)
+    old = sealed(tenant)
+    put(tenant, "cards", PLAN)
+    read = {name: old[name] for name in ("ciphertext", "key_version", "algorithm")}
+    until = {"until": ago(days=-7)}
+    assert tenant.ask("POST", "/campaigns/cards/canary", until).status_code == 403
+    assert owner.ask("POST", "/campaigns/cards/canary", until).status_code == 401
+    assert owner.ask("DELETE", "/campaigns/cards/canary").status_code == 409
+    begun = owner.post_proven("/campaigns/cards/canary", until, status=201)
+    assert begun["state"] == "running"
+    assert begun["disabled"] == [{"keyring": "default", "algorithm": KEM, "key_versions": [1]}]
+    for _ in range(2):
+        assert tenant.refusal("/kem/decrypt", read)[0] == 404
+    tenant.refusal("/kem/encrypt", {"plaintext": PLAINTEXT, "algorithm": KEM})
+    canary = tenant.get("/campaigns/cards")["canary"]
+    assert {
+        (each["principal"], each["key_version"], each["count"]) for each in canary["refused"]
+    } == {
+        ("api-key:1", 1, 2),
+        ("api-key:1", None, 1),
+    }
+    other = PLAN | {"sources": [{"algorithm": "X-Wing"}]}
+    assert tenant.ask("PUT", "/campaigns/cards", other).status_code == 409
+    again = owner.post_proven("/campaigns/cards/canary", {"until": ago(days=-9)}, status=201)
+    assert (again["since"], again["disabled"]) == (begun["since"], begun["disabled"])
+    assert tenant.get("/kms/keys")["keys"][0]["disabled_until"] == again["until"]
+    ended = owner.ask("DELETE", "/campaigns/cards/canary").json()["data"]
+    assert (ended["state"], len(ended["refused"])) == ("ended", 2)
+    assert tenant.post("/kem/decrypt", read)["plaintext"] == PLAINTEXT
+    assert len(tenant.get("/campaigns/cards")["canary"]["refused"]) == 2
+    assert last_record(tenant, "begin-canary")["campaign"] == "cards"
+    assert last_record(tenant, "end-canary")["principal"].startswith("user:")
+
+
+def test_a_canary_enables_nothing_that_it_did_not_disable(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """A version that a person disabled before or during the canary stays disabled after it."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
+    tenant.post("/kms/keys/rotate", {"algorithm": KEM}, status=201)
+    tenant.post("/kms/keys/disable", {"algorithm": KEM, "key_version": 1})
+    owner = new_person(tenant.tenant_id)
+    put(tenant, "cards", PLAN)
+    begun = owner.post_proven("/campaigns/cards/canary", {"until": ago(days=-7)}, status=201)
+    assert begun["disabled"][0]["key_versions"] == [2]
+    tenant.post("/kms/keys/disable", {"algorithm": KEM, "key_version": 2})
+    assert owner.ask("DELETE", "/campaigns/cards/canary").is_success
+    assert {key["status"] for key in tenant.get("/kms/keys")["keys"]} == {"disabled"}
+
+
 def test_a_key_is_disabled_until_a_time(new_tenant: Callable[..., Caller]) -> None:
     """A key shows its time, and a time in the past or more than 366 days ahead is 400."""
     tenant = new_tenant()

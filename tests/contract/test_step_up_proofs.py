@@ -19,7 +19,7 @@ from pqkeep_gateway.http.cookies import ACCESS, Cookies
 
 PROOF = Cookies(secure=False).proof
 STEP_UP = "ERR_MFA_013"
-DESTROYING = {"create_keyring", "archive_key", "delete_keyring"}
+DESTROYING = {"create_keyring", "archive_key", "delete_keyring", "begin_canary"}
 """Operations that destroy private keys."""
 CREDENTIALS = {
     "change_password",

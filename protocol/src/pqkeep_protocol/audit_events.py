@@ -182,6 +182,8 @@ class AuditEvent(StrEnum):
     LIST_CAMPAIGNS = "list-campaigns"
     GET_CAMPAIGN = "get-campaign"
     ADD_CAMPAIGN_SCAN = "add-campaign-scan"
+    BEGIN_CANARY = "begin-canary"
+    END_CANARY = "end-canary"
 
     # Hashes and random bytes, without a key
     HASH = "hash"

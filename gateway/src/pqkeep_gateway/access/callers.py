@@ -51,6 +51,8 @@ class Permission(StrEnum):
     ARCHIVE_KEYS = "archive-keys"
     MANAGE_RULES = "manage-rules"
     """A tenant's rules. No program has it."""
+    RUN_CANARIES = "run-canaries"
+    """Disabling the sources of a campaign for a time, to see who still needs them."""
     DELETE_KEYRINGS = "delete-keyrings"
     """An API key has it only if its scopes name it, and only for keyrings that allow deletion."""
     VIEW_TENANT = "view-tenant"
@@ -91,6 +93,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
     Permission.ARCHIVE_KEYS: _ADMIN,
     Permission.MANAGE_RULES: _ADMIN,
+    Permission.RUN_CANARIES: _ADMIN,
     Permission.DELETE_KEYRINGS: _ADMIN | _API_KEY,
     Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
     Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, Any, TypeVar, cast
 
@@ -12,14 +13,28 @@ from msgspec import Meta, structs
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
-from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
-from pqkeep_gateway.api.key_fields import KEY_VERSION, KEYRING, algorithm_field, recorded_name_field
+from pqkeep_gateway.access.scopes import ScopeDeniedError
+from pqkeep_gateway.api.errors import (
+    BAD_REQUEST_FIELDS,
+    KEY_SERVICE_OUTAGE,
+    codes_of_operation,
+    error_for,
+    key_service_error,
+)
+from pqkeep_gateway.api.key_fields import (
+    KEY_VERSION,
+    KEYRING,
+    UNTIL,
+    algorithm_field,
+    recorded_name_field,
+)
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
+    MAX_LISTED,
     Field,
     FieldError,
     InvalidValueError,
@@ -37,6 +52,9 @@ from pqkeep_gateway.storage.campaigns import (
     CampaignClosedError,
     CampaignNotFoundError,
     CampaignState,
+    Canary,
+    CanaryRunsError,
+    NoCanaryError,
     OlderScanError,
     Scan,
     Source,
@@ -46,10 +64,12 @@ from pqkeep_gateway.storage.campaigns import (
     VersionCount,
 )
 from pqkeep_gateway.storage.database import MICROSECOND, microseconds, time_of
-from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit import Event
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit import Event, GetMigration, KeyVersionSet, Migration
 from pqkeep_protocol.audit_events import AuditEvent
-from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus, KeyVersion
+from pqkeep_protocol.messages import DisableKey, EnableKey, GetActiveKey, ListKeys
 
 T = TypeVar("T")
 Values = Mapping[str, object]
@@ -64,6 +84,7 @@ MAX_QUIET_DAYS = 3650
 CLOCK_LEAD_US = timedelta(minutes=5) // MICROSECOND
 """The largest lead of a scanning program's clock, in microseconds."""
 Count = Annotated[int, Meta(ge=0)]
+_USABLE = frozenset({KeyStatus.ACTIVE, KeyStatus.RETIRED})
 
 
 class SourceData(Data, frozen=True, kw_only=True):
@@ -107,6 +128,51 @@ class CampaignList(Data, frozen=True, kw_only=True):
     total: Count
 
 
+class Knowledge(StrEnum):
+    """The kind of knowledge behind a part of a campaign's state."""
+
+    EXACT = "exact"
+    """A count of the audit log."""
+    STATEMENT = "statement"
+    """What callers state. The service cannot check it."""
+    OBSERVED = "observed"
+    """What the service saw. It does not see local files and programs that do nothing."""
+
+
+class CanaryState(StrEnum):
+    """The state of a campaign's canary."""
+
+    NONE = "none"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class MovedData(Data, frozen=True, kw_only=True):
+    """The re-encryptions from one key version to another."""
+
+    keyring: str
+    algorithm: str
+    key_version: int
+    target_keyring: str
+    target_algorithm: str
+    target_key_version: int
+    count: Count
+    first_at: Timestamp
+    last_at: Timestamp
+
+
+class Moved(Data, frozen=True, kw_only=True):
+    """The re-encryptions that name the campaign."""
+
+    knowledge: Knowledge
+    as_of: Timestamp
+    count: Annotated[
+        Count, Meta(description="Re-encryptions. One ciphertext can be re-encrypted twice.")
+    ]
+    last_at: Timestamp | None
+    by_version: tuple[MovedData, ...]
+
+
 class ScanData(Data, frozen=True, kw_only=True):
     """A statement about the ciphertexts in a place."""
 
@@ -118,6 +184,66 @@ class ScanData(Data, frozen=True, kw_only=True):
     left: Annotated[Count, Meta(description="Ciphertexts of source versions.")]
     other: Annotated[Count, Meta(description="Ciphertexts of other key versions.")]
     unreadable: Annotated[Count, Meta(description="Entries without a known key version.")]
+
+
+class Left(Data, frozen=True, kw_only=True):
+    """The ciphertexts of source versions, by the newest scan of each place."""
+
+    knowledge: Knowledge
+    as_of: Annotated[Timestamp | None, Meta(description="The time of the oldest of these scans.")]
+    count: Annotated[Count | None, Meta(description="null: there is no scan.")]
+    unreadable: Count
+    scans: tuple[ScanData, ...]
+
+
+class Quiet(Data, frozen=True, kw_only=True):
+    """Whether no source was used for the campaign's quiet days."""
+
+    knowledge: Knowledge
+    as_of: Timestamp
+    is_quiet: bool
+    last_used_at: Annotated[
+        Timestamp | None, Meta(description="The newest use of a source; null: there is none.")
+    ]
+
+
+class RefusedData(Data, frozen=True, kw_only=True):
+    """A principal's refused uses of a key version."""
+
+    principal: str
+    keyring: str
+    algorithm: str
+    key_version: Annotated[
+        int | None, Meta(description="null: the caller asked for the active version.")
+    ]
+    count: Count
+    last_at: Timestamp
+
+
+class CanaryData(Data, frozen=True, kw_only=True):
+    """The newest canary: the sources are disabled until a time."""
+
+    knowledge: Knowledge
+    as_of: Timestamp
+    state: CanaryState
+    since: Timestamp | None
+    until: Timestamp | None
+    ended_at: Annotated[Timestamp | None, Meta(description="null: it has not ended.")]
+    begun_by: str | None
+    disabled: tuple[SourceData, ...]
+    refused: Annotated[
+        tuple[RefusedData, ...], Meta(description="Refused uses in that time, the newest first.")
+    ]
+    complete: Annotated[bool, Meta(description="Whether `refused` has all of them.")]
+
+
+class CampaignProgress(CampaignData, frozen=True, kw_only=True):
+    """A campaign, and what is known of it. No share is shown: nobody knows the whole."""
+
+    moved: Moved
+    left: Left
+    quiet: Quiet
+    canary: CanaryData
 
 
 def _parse_object(value: object, fields: Sequence[Field[Any]]) -> Values:
@@ -321,6 +447,27 @@ _SCAN = ScanData(
 )
 
 
+_CANARY = CanaryData(
+    knowledge=Knowledge.OBSERVED,
+    as_of=_AT,
+    state=CanaryState.RUNNING,
+    since=_AT,
+    until=timestamp(datetime(2026, 2, 7, 12, tzinfo=UTC)),
+    ended_at=None,
+    begun_by=_EXAMPLE.created_by,
+    disabled=_EXAMPLE.sources,
+    refused=(),
+    complete=True,
+)
+_PROGRESS = CampaignProgress(
+    **structs.asdict(_EXAMPLE),
+    moved=Moved(knowledge=Knowledge.EXACT, as_of=_AT, count=0, last_at=None, by_version=()),
+    left=Left(knowledge=Knowledge.STATEMENT, as_of=_AT, count=17, unreadable=0, scans=(_SCAN,)),
+    quiet=Quiet(knowledge=Knowledge.OBSERVED, as_of=_AT, is_quiet=False, last_used_at=_AT),
+    canary=_CANARY,
+)
+
+
 def endpoints(
     access: KeyAccess, audit_delivery: AuditDelivery, clock: Clock
 ) -> tuple[Endpoint, ...]:
@@ -336,7 +483,7 @@ def endpoints(
             example=_EXAMPLE,
             fields=(NEW_NAME, DESCRIPTION, SOURCES, TARGET, QUIET_DAYS, STATE),
             field_codes=BAD_REQUEST_FIELDS,
-            errors=(TenantNotFoundError, TooManyCampaignsError),
+            errors=(TenantNotFoundError, TooManyCampaignsError, CanaryRunsError),
         ),
         Endpoint(
             method="GET",
@@ -353,9 +500,10 @@ def endpoints(
             name="get_campaign",
             handler=handlers.get,
             permission=Permission.VIEW_KEYS,
-            example=_EXAMPLE,
+            example=_PROGRESS,
             fields=(NAME,),
             field_codes=BAD_REQUEST_FIELDS,
+            codes=KEY_SERVICE_OUTAGE,
             errors=(CampaignNotFoundError,),
         ),
         Endpoint(
@@ -375,6 +523,32 @@ def endpoints(
                 TooManyPlacesError,
                 OlderScanError,
             ),
+        ),
+        Endpoint(
+            method="POST",
+            path="/campaigns/{name}/canary",
+            name="begin_canary",
+            handler=handlers.begin_canary,
+            permission=Permission.RUN_CANARIES,
+            example=_CANARY,
+            fields=(NAME, UNTIL),
+            field_codes=BAD_REQUEST_FIELDS,
+            codes=codes_of_operation(Operation.DISABLE_KEY),
+            status=201,
+            needs_step_up=True,
+            errors=(CampaignNotFoundError, CampaignClosedError, ScopeDeniedError),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/campaigns/{name}/canary",
+            name="end_canary",
+            handler=handlers.end_canary,
+            permission=Permission.RUN_CANARIES,
+            example=structs.replace(_CANARY, state=CanaryState.ENDED),
+            fields=(NAME,),
+            field_codes=BAD_REQUEST_FIELDS,
+            codes=codes_of_operation(Operation.ENABLE_KEY),
+            errors=(CampaignNotFoundError, NoCanaryError, ScopeDeniedError),
         ),
         Endpoint(
             method="DELETE",
@@ -433,9 +607,180 @@ class _Campaigns:
         listed = await self._stored.list(call.tenant.tenant)
         return CampaignList(campaigns=tuple(map(_campaign, listed)), total=len(listed))
 
-    async def get(self, call: ApiCall) -> CampaignData:
-        """Return a campaign."""
-        return _campaign(await self._stored.get(call.tenant.tenant, call[NAME]))
+    async def get(self, call: ApiCall) -> CampaignProgress:
+        """Return a campaign, and what is known of it.
+
+        `moved` is a count of the audit log. `left` is what scans state. `quiet` and `canary` are
+        what the service saw.
+        """
+        tenant, name = call.tenant.tenant, call[NAME]
+        campaign = await self._stored.get(tenant, name)
+        scans = await self._stored.list_scans(tenant, name)
+        now = date_of(self._clock())
+        active = await self._active_of_target(call, campaign)
+        found = await self._migration(call, campaign, active, now)
+        return CampaignProgress(
+            **structs.asdict(_campaign(campaign)),
+            moved=_moved(found, now),
+            left=_left(scans, campaign, active),
+            quiet=_quiet(found, campaign, now),
+            canary=_canary(campaign, found, now),
+        )
+
+    async def begin_canary(self, call: ApiCall) -> CanaryData:
+        """Disable the sources until a time, to see in the refusals who still needs them.
+
+        The key service enables them at that time. A key version that is disabled already stays so.
+        The request can be repeated, also with another time.
+        """
+        tenant, now = call.tenant.tenant, date_of(self._clock())
+        campaign = await self._stored.get(tenant, call[NAME])
+        if campaign.state is CampaignState.CLOSED:
+            raise CampaignClosedError
+        until = call[UNTIL]
+        for source in campaign.sources:
+            self._access.attribute(call, Operation.DISABLE_KEY, source.keyring, source.algorithm)
+        active = await self._active_of_target(call, campaign)
+        versions = [
+            await self._usable(call, chosen)
+            for chosen in _chosen(campaign.sources, campaign, active)
+        ]
+        before = campaign.canary
+        runs = before is not None and before.end(now) is None
+        canary = Canary(
+            since=before.since if before is not None and runs else now,
+            until=until,
+            by=str(call.principal),
+            versions=_united(before.versions if before is not None and runs else (), versions),
+        )
+        begun = _event(call, AuditEvent.BEGIN_CANARY, campaign.name)
+        begun = structs.replace(begun, policy=f"until-{timestamp(until)}")
+        await self._stored.save_canary(tenant, campaign.name, canary, begun)
+        await self._audit_delivery.deliver()
+        await self._change(
+            call,
+            Operation.DISABLE_KEY,
+            canary,
+            lambda key: DisableKey(**key, until=until),
+        )
+        changed = await self._stored.get(tenant, campaign.name)
+        return _canary(changed, await self._migration(call, changed, active, now), now)
+
+    async def end_canary(self, call: ApiCall) -> CanaryData:
+        """Enable the disabled sources at once, except those that others have disabled since."""
+        tenant, now = call.tenant.tenant, date_of(self._clock())
+        campaign = await self._stored.get(tenant, call[NAME])
+        canary = campaign.canary
+        if canary is None or canary.end(now) is not None:
+            raise NoCanaryError
+        until = canary.until
+        await self._change(
+            call,
+            Operation.ENABLE_KEY,
+            canary,
+            lambda key: EnableKey(**key, until=until),
+        )
+        ended = _event(call, AuditEvent.END_CANARY, campaign.name)
+        await self._stored.save_canary(
+            tenant, campaign.name, structs.replace(canary, ended=now), ended
+        )
+        await self._audit_delivery.deliver()
+        changed = await self._stored.get(tenant, campaign.name)
+        active = await self._active_of_target(call, campaign)
+        return _canary(changed, await self._migration(call, changed, active, now), now)
+
+    async def _change(
+        self,
+        call: ApiCall,
+        operation: Operation,
+        canary: Canary,
+        make: Callable[[dict[str, Any]], DisableKey | EnableKey],
+    ) -> None:
+        """Change every key version of a canary. Raises ApiError; a repeated request continues."""
+        for source in canary.versions:
+            attribution = self._access.attribute(call, operation, source.keyring, source.algorithm)
+            for version in source.versions or ():
+                request = make(
+                    {
+                        "tenant": call.tenant.tenant,
+                        "keyring": source.keyring,
+                        "algorithm": source.algorithm,
+                        "version": version,
+                    }
+                )
+                try:
+                    await self._access.keys.execute(request, attribution, call.tenant.placement)
+                except KeyServiceError as refusal:
+                    if refusal.kind not in {ErrorKind.KEY_STATUS, ErrorKind.KEY_NOT_FOUND}:
+                        raise error_for(operation, refusal.kind) from None
+
+    async def _usable(self, call: ApiCall, chosen: KeyVersionSet) -> Source:
+        """Return the key versions of a set that are active or retired. Raises ApiError."""
+        request = ListKeys(
+            tenant=call.tenant.tenant,
+            keyring=chosen.keyring,
+            algorithm=chosen.algorithm,
+            status=None,
+        )
+        attribution = self._access.attribute(
+            call, Operation.LIST_KEYS, chosen.keyring, chosen.algorithm
+        )
+        found: list[KeyVersion] = []
+        try:
+            async for page in self._access.pages(
+                request, attribution, call.tenant.placement, MAX_LISTED
+            ):
+                found += (
+                    key.version
+                    for key in page.keys
+                    if chosen.has(key.keyring, key.algorithm, key.version) and key.status in _USABLE
+                )
+        except KeyServiceError as refusal:
+            raise error_for(Operation.LIST_KEYS, refusal.kind) from None
+        if len(found) > MAX_VERSIONS:
+            message = f"a canary disables at most {MAX_VERSIONS} versions of a key: name them"
+            raise FieldError(NAME.name, Problem.MALFORMED, message)
+        return Source(chosen.keyring, chosen.algorithm, tuple(found))
+
+    async def _active_of_target(self, call: ApiCall, campaign: Campaign) -> KeyVersion | None:
+        """Return the target's active version if a source of its own key needs it, or None."""
+        target = campaign.target
+        own = (target.keyring, target.algorithm)
+        if not any(
+            (source.keyring, source.algorithm) == own and source.versions is None
+            for source in campaign.sources
+        ):
+            return None
+        request = GetActiveKey(
+            tenant=call.tenant.tenant, keyring=target.keyring, algorithm=target.algorithm
+        )
+        try:
+            found = await self._access.keys.execute(
+                request, call.attribution, call.tenant.placement
+            )
+        except KeyServiceError as refusal:
+            if refusal.kind in {ErrorKind.KEY_NOT_FOUND, ErrorKind.KEYRING_NOT_FOUND}:
+                return None
+            raise key_service_error(refusal.kind) from None
+        return found.key.version
+
+    async def _migration(
+        self, call: ApiCall, campaign: Campaign, active: KeyVersion | None, now: datetime
+    ) -> Migration:
+        """Return what the key service has of a campaign. Raises ApiError."""
+        canary = campaign.canary
+        request = GetMigration(
+            tenant=call.tenant.tenant,
+            campaign=campaign.name,
+            sources=_chosen(campaign.sources, campaign, active),
+            refused=() if canary is None else _chosen(canary.versions, campaign, None),
+            since_us=0 if canary is None else microseconds(canary.since),
+            until_us=0 if canary is None else microseconds(canary.end(now) or now) + 1,
+        )
+        try:
+            return await self._access.keys.execute(request, call.attribution, call.tenant.placement)
+        except KeyServiceError as refusal:
+            raise key_service_error(refusal.kind) from None
 
     async def close(self, call: ApiCall) -> CampaignData:
         """Close a campaign. It keeps its scans, and what was moved; put opens it again."""
@@ -476,7 +821,8 @@ class _Campaigns:
         added = _event(call, AuditEvent.ADD_CAMPAIGN_SCAN, call[NAME], scan.digest)
         await self._stored.add_scan(tenant, call[NAME], scan, added)
         await self._audit_delivery.deliver()
-        return _scan(scan, campaign)
+        active = await self._active_of_target(call, campaign)
+        return _scan(scan, campaign, active)
 
 
 def _event(call: ApiCall, operation: AuditEvent, campaign: str, digest: bytes = b"") -> Event:
@@ -492,12 +838,7 @@ def _campaign(campaign: Campaign) -> CampaignData:
     return CampaignData(
         name=campaign.name,
         description=campaign.description,
-        sources=tuple(
-            SourceData(
-                keyring=source.keyring, algorithm=source.algorithm, key_versions=source.versions
-            )
-            for source in campaign.sources
-        ),
+        sources=tuple(map(_source_data, campaign.sources)),
         target=TargetData(keyring=campaign.target.keyring, algorithm=campaign.target.algorithm),
         quiet_days=campaign.quiet_days,
         state=campaign.state,
@@ -507,11 +848,123 @@ def _campaign(campaign: Campaign) -> CampaignData:
     )
 
 
-def _scan(scan: Scan, campaign: Campaign) -> ScanData:
+def _chosen(
+    sources: Sequence[Source], campaign: Campaign, active: KeyVersion | None
+) -> tuple[KeyVersionSet, ...]:
+    """Return sources as sets of key versions. ``active``: the target's active version."""
+    target = campaign.target
+    return tuple(
+        KeyVersionSet(
+            source.keyring,
+            source.algorithm,
+            source.versions,
+            active
+            if source.versions is None
+            and (source.keyring, source.algorithm) == (target.keyring, target.algorithm)
+            else None,
+        )
+        for source in sources
+    )
+
+
+def _united(before: Sequence[Source], after: Sequence[Source]) -> tuple[Source, ...]:
+    """Return the key versions of both, each key once."""
+    versions: dict[tuple[str, Algorithm], set[KeyVersion]] = {}
+    for source in (*before, *after):
+        found = versions.setdefault((source.keyring, source.algorithm), set())
+        found.update(source.versions or ())
+    return tuple(Source(*key, tuple(sorted(found))) for key, found in versions.items() if found)
+
+
+def _time(at_us: int) -> Timestamp:
+    return timestamp(time_of(at_us))
+
+
+def _moved(found: Migration, now: datetime) -> Moved:
+    return Moved(
+        knowledge=Knowledge.EXACT,
+        as_of=timestamp(now),
+        count=sum(moved.count for moved in found.moved),
+        last_at=_time(max(moved.last_us for moved in found.moved)) if found.moved else None,
+        by_version=tuple(
+            MovedData(
+                keyring=moved.keyring,
+                algorithm=moved.algorithm,
+                key_version=moved.version,
+                target_keyring=moved.target_keyring,
+                target_algorithm=moved.target_algorithm,
+                target_key_version=moved.target_version,
+                count=moved.count,
+                first_at=_time(moved.first_us),
+                last_at=_time(moved.last_us),
+            )
+            for moved in found.moved
+        ),
+    )
+
+
+def _left(scans: Sequence[Scan], campaign: Campaign, active: KeyVersion | None) -> Left:
+    shown = tuple(_scan(scan, campaign, active) for scan in scans)
+    return Left(
+        knowledge=Knowledge.STATEMENT,
+        as_of=timestamp(min(scan.scanned_at for scan in scans)) if scans else None,
+        count=sum(scan.left for scan in shown) if scans else None,
+        unreadable=sum(scan.unreadable for scan in scans),
+        scans=shown,
+    )
+
+
+def _quiet(found: Migration, campaign: Campaign, now: datetime) -> Quiet:
+    last = None if found.last_used_us is None else time_of(found.last_used_us)
+    quiet = timedelta(days=campaign.quiet_days)
+    return Quiet(
+        knowledge=Knowledge.OBSERVED,
+        as_of=timestamp(now),
+        is_quiet=last is None or last + quiet <= now,
+        last_used_at=None if last is None else timestamp(last),
+    )
+
+
+def _canary(campaign: Campaign, found: Migration, now: datetime) -> CanaryData:
+    canary = campaign.canary
+    ended = None if canary is None else canary.end(now)
+    running = CanaryState.RUNNING if ended is None else CanaryState.ENDED
+    return CanaryData(
+        knowledge=Knowledge.OBSERVED,
+        as_of=timestamp(now),
+        state=CanaryState.NONE if canary is None else running,
+        since=None if canary is None else timestamp(canary.since),
+        until=None if canary is None else timestamp(canary.until),
+        ended_at=None if ended is None else timestamp(ended),
+        begun_by=None if canary is None else canary.by,
+        disabled=() if canary is None else tuple(map(_source_data, canary.versions)),
+        refused=tuple(
+            RefusedData(
+                principal=refused.principal,
+                keyring=refused.keyring,
+                algorithm=refused.algorithm,
+                key_version=refused.version,
+                count=refused.count,
+                last_at=_time(refused.last_us),
+            )
+            for refused in found.refused
+        ),
+        complete=found.is_whole,
+    )
+
+
+def _source_data(source: Source) -> SourceData:
+    return SourceData(
+        keyring=source.keyring, algorithm=source.algorithm, key_versions=source.versions
+    )
+
+
+def _scan(scan: Scan, campaign: Campaign, active: KeyVersion | None) -> ScanData:
+    chosen = _chosen(campaign.sources, campaign, active)
     left = sum(
         counted.count
         for counted in scan.counts
-        if campaign.has_source(counted.keyring, counted.algorithm, counted.version)
+        if any(each.has(counted.keyring, counted.algorithm, counted.version) for each in chosen)
     )
     return ScanData(
         place=scan.place,

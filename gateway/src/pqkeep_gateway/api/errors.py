@@ -56,6 +56,8 @@ from pqkeep_gateway.storage.campaigns import (
     MAX_PLACES,
     CampaignClosedError,
     CampaignNotFoundError,
+    CanaryRunsError,
+    NoCanaryError,
     NotInCampaignError,
     OlderScanError,
     TooManyCampaignsError,
@@ -695,6 +697,10 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     TooManyPlacesError: ErrorResponse(
         Code.FORBIDDEN_001, f"a campaign has scans of at most {MAX_PLACES} places", ("place",)
     ),
+    CanaryRunsError: ErrorResponse(
+        Code.CONFLICT_001, "a canary runs: end it before the sources change", ("sources",)
+    ),
+    NoCanaryError: ErrorResponse(Code.CONFLICT_001, "no canary of the campaign runs"),
     OlderScanError: ErrorResponse(
         Code.CONFLICT_001, "the campaign has a newer scan of this place", ("scanned_at",)
     ),

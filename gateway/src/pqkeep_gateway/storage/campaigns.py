@@ -49,6 +49,14 @@ class TooManyPlacesError(Exception):
     """The campaign has scans of MAX_PLACES places."""
 
 
+class CanaryRunsError(Exception):
+    """A canary of the campaign runs."""
+
+
+class NoCanaryError(Exception):
+    """No canary of the campaign runs."""
+
+
 class OlderScanError(Exception):
     """The campaign has a newer scan of the place."""
 
@@ -76,6 +84,23 @@ class Target(Struct, frozen=True, array_like=True):
     algorithm: Algorithm
 
 
+class Canary(Struct, frozen=True):
+    """A trial: the sources are disabled until a time, and refusals show who needs them."""
+
+    since: datetime
+    until: datetime
+    by: str
+    """The principal that began it."""
+    versions: tuple[Source, ...]
+    """The disabled key versions."""
+    ended: datetime | None = None
+    """When a person ended it before its time; None: nobody did."""
+
+    def end(self, now: datetime) -> datetime | None:
+        """Return when it ended; None if it still runs."""
+        return self.ended or (self.until if self.until <= now else None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
     """A campaign of a tenant."""
@@ -91,6 +116,8 @@ class Campaign:
     created_by: str
     """The principal."""
     changed_at: datetime
+    canary: Canary | None = None
+    """The newest one."""
 
     def has_source(self, keyring: KeyringName, algorithm: str, version: int) -> bool:
         """Return whether a key version is one of the sources."""
@@ -127,6 +154,7 @@ class Scan:
 
 
 _SOURCES = msgspec.json.Decoder(tuple[Source, ...])
+_CANARY = msgspec.json.Decoder(Canary)
 _COUNTS = msgspec.json.Decoder(tuple[VersionCount, ...])
 
 
@@ -139,7 +167,8 @@ class SqlCampaigns:
     async def put(self, campaign: Campaign, audit_event: Event) -> Campaign:
         """Store a campaign, or replace one that has the name; return it as stored.
 
-        Raises TenantNotFoundError, TooManyCampaignsError.
+        Raises TenantNotFoundError, TooManyCampaignsError, and CanaryRunsError if other sources
+        would replace those of a running canary.
         """
         is_same = _is_named(campaign.tenant, campaign.name)
         changes = {
@@ -153,6 +182,9 @@ class SqlCampaigns:
         }
         async with transaction(self._engine) as connection:
             await lock_tenant_to_add(connection, campaign.tenant)
+            before = (await connection.execute(sa.select(CAMPAIGNS).where(is_same))).one_or_none()
+            if before is not None:
+                _require_same_sources(_campaign(before), campaign)
             update = sa.update(CAMPAIGNS).where(is_same).values(changes)
             if (await connection.execute(update)).rowcount == 0:
                 of_tenant = CAMPAIGNS.c.tenant_id == campaign.tenant
@@ -233,6 +265,17 @@ class SqlCampaigns:
                 await connection.execute(sa.update(CAMPAIGN_SCANS).where(is_same).values(values))
             await add_audit_event(connection, audit_event)
 
+    async def save_canary(
+        self, tenant: TenantId, name: str, canary: Canary, audit_event: Event
+    ) -> None:
+        """Store the newest canary. Raises CampaignNotFoundError."""
+        save = sa.update(CAMPAIGNS).where(_is_named(tenant, name))
+        stored = msgspec.json.encode(canary).decode()
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(save.values(canary=stored))).rowcount == 0:
+                raise CampaignNotFoundError
+            await add_audit_event(connection, audit_event)
+
     async def list_scans(self, tenant: TenantId, name: str) -> Sequence[Scan]:
         """Return the newest scan of each place, by place."""
         query = sa.select(CAMPAIGN_SCANS).where(
@@ -241,6 +284,12 @@ class SqlCampaigns:
         async with read_transaction(self._engine) as connection:
             rows = await connection.execute(query.order_by(CAMPAIGN_SCANS.c.place))
             return [_scan(row) for row in rows]
+
+
+def _require_same_sources(before: Campaign, after: Campaign) -> None:
+    runs = before.canary is not None and before.canary.end(after.changed_at) is None
+    if runs and before.sources != after.sources:
+        raise CanaryRunsError
 
 
 def _is_named(tenant: TenantId, name: str) -> sa.ColumnElement[bool]:
@@ -274,6 +323,7 @@ def _campaign(row: sa.Row[Any]) -> Campaign:
         created_at=time_of(row.created_at_us),
         created_by=row.created_by,
         changed_at=time_of(row.changed_at_us),
+        canary=None if row.canary is None else _CANARY.decode(row.canary),
     )
 
 

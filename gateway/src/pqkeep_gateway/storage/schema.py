@@ -432,8 +432,9 @@ CAMPAIGNS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("created_by", String(128), nullable=False),
     Column("changed_at_us", BigInteger, nullable=False),
+    Column("canary", Text, nullable=True),
 )
-"""``sources``: JSON; see pqkeep_gateway.storage.campaigns."""
+"""``sources``: JSON; see pqkeep_gateway.storage.campaigns. ``canary``: the newest one, as JSON."""
 
 CAMPAIGN_SCANS = Table(
     "campaign_scans",

@@ -326,6 +326,7 @@ def _create_campaign_tables() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("created_by", sa.String(128), nullable=False),
         sa.Column("changed_at_us", sa.BigInteger, nullable=False),
+        sa.Column("canary", sa.Text, nullable=True),
     )
     op.create_table(
         "campaign_scans",
