@@ -712,7 +712,7 @@ class _Campaigns:
                     await self._access.keys.execute(request, attribution, call.tenant.placement)
                 except KeyServiceError as refusal:
                     if refusal.kind not in {ErrorKind.KEY_STATUS, ErrorKind.KEY_NOT_FOUND}:
-                        raise error_for(operation, refusal.kind) from None
+                        raise error_for(operation, refusal) from None
 
     async def _usable(self, call: ApiCall, chosen: KeyVersionSet) -> Source:
         """Return the key versions of a set that are active or retired. Raises ApiError."""
@@ -736,7 +736,7 @@ class _Campaigns:
                     if chosen.has(key.keyring, key.algorithm, key.version) and key.status in _USABLE
                 )
         except KeyServiceError as refusal:
-            raise error_for(Operation.LIST_KEYS, refusal.kind) from None
+            raise error_for(Operation.LIST_KEYS, refusal) from None
         if len(found) > MAX_VERSIONS:
             message = f"a canary disables at most {MAX_VERSIONS} versions of a key: name them"
             raise FieldError(NAME.name, Problem.MALFORMED, message)
