@@ -31,6 +31,7 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.rules import find_rules
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -45,8 +46,11 @@ from pqkeep_protocol.messages import (
     GenerateKey,
     GetKeyring,
     KeyService,
+    ListRules,
+    PutRule,
     Sign,
 )
+from pqkeep_protocol.rules import Rule
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -404,3 +408,28 @@ async def test_a_damaged_key_does_not_hold_up_the_others(
                 await asyncio.sleep(0.01)
     resealed = "SELECT algorithm FROM keys WHERE substr(sealed_seed, 2, 1) = ? ORDER BY algorithm"
     assert sql(resealed, b"\2") == [(Algorithm.ML_KEM_1024.value,), (Algorithm.X_WING.value,)]
+
+
+async def test_rules_are_under_the_new_root_key(  # noqa: PLR0917 - fixtures are arguments
+    keys: KeyService,
+    root_keys: RootKeyRotation,
+    store: KeyStore,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """Their MAC is renewed before the old root key goes, and they are unchanged."""
+    await store.check()
+    put = PutRule(tenant=tenant, rule=Rule("end", (KEM,)))
+    await keys.execute(put, attribution)
+    name(settings, _1=root_key, _2=new_root_key)
+    await renew(root_keys)
+    ((mac,),) = sql("SELECT mac FROM tenant_rules")
+    assert bytes(mac)[1] == 2
+    found = await keys.execute(ListRules(tenant=tenant), attribution)
+    assert (found.rules, found.revision) == ((put.rule,), 2)
+    alone = Sealer({2: read_root_key(new_root_key)})
+    assert (await store.database.read(find_rules, alone, tenant)).rules == (put.rule,)

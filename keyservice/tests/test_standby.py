@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,7 +26,15 @@ from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
-from pqkeep_protocol.messages import Attribution, Encrypt, GenerateKey, RotateKey, ScheduleArchive
+from pqkeep_protocol.messages import (
+    Attribution,
+    Encrypt,
+    GenerateKey,
+    PutRule,
+    RotateKey,
+    ScheduleArchive,
+)
+from pqkeep_protocol.rules import Rule, RuleUse
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -263,11 +272,17 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
         await run(second, ScheduleArchive(days=0, **KEY, version=KeyVersion(1)))
         rotated = await run(second, RotateKey(**KEY))
         assert rotated.key.version == 3
+        past, uses = datetime(2020, 1, 1, tzinfo=UTC), (RuleUse.GENERATE_KEY,)
+        ended = Rule("end", (KEY["algorithm"],), uses=uses, deny_from=past)
+        await run(second, PutRule(tenant=KEY["tenant"], rule=ended))
         await databases[1].close()
         await until(lambda: bool(databases[0].writer.serving))
         with pytest.raises(KeyServiceError) as refused:
             await run(first, Encrypt(**KEY, version=KeyVersion(1), plaintext=b"text"))
         assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
+        with pytest.raises(KeyServiceError) as refused:
+            await run(first, RotateKey(**KEY))
+        assert refused.value.kind is ErrorKind.RULE_DENIED
     numbers = [row[0] for row in sql("SELECT id FROM audit_records ORDER BY id")]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 

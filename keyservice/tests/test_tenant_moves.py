@@ -82,6 +82,8 @@ from pqkeep_protocol.messages import (
     Item,
     ListKeyrings,
     ListKeys,
+    ListRules,
+    PutRule,
     ReEncrypt,
     RestoreKeyring,
     RetireKey,
@@ -94,6 +96,7 @@ from pqkeep_protocol.messages import (
     Verify,
     VerifyMac,
 )
+from pqkeep_protocol.rules import Rule
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -1109,3 +1112,32 @@ async def test_legacy_keys_move(pair: Pair) -> None:
         with pytest.raises(KeyServiceError) as refusal:
             await pair.east.ask(request)
         assert refusal.value.kind is ErrorKind.TENANT_MOVED
+
+
+async def test_rules_move_with_their_tenant(pair: Pair, tenant: TenantId) -> None:
+    """They deny in the target shard; there a removed row refuses new data, and they come back."""
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=TEXT)
+    await fill(pair.east, tenant)
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    await pair.east.ask(PutRule(tenant=tenant, rule=Rule("end", (KEM,), deny_from=past)))
+    await move(pair.east, pair.west, tenant)
+    assert pair.east.location.sql("SELECT * FROM tenant_rules") == []
+    for restarts in (False, True):
+        if restarts:
+            await pair.restart()
+        with pytest.raises(KeyServiceError) as refused:
+            await pair.west.ask(encrypt)
+        assert refused.value.kind is ErrorKind.RULE_DENIED
+    rules = await pair.west.ask(ListRules(tenant=tenant))
+    recorded = [
+        record for record in await pair.west.records(tenant) if record["operation"] == "move-rules"
+    ]
+    assert [record["public_key_sha256"] for record in recorded] == [rules.sha256.hex()]
+    await move(pair.west, pair.east, tenant)
+    assert (await pair.east.ask(ListRules(tenant=tenant))).rules == rules.rules
+    await move(pair.east, pair.west, tenant)
+    pair.west.location.sql("DELETE FROM tenant_rules")
+    await pair.restart()
+    with pytest.raises(KeyServiceError) as refused:
+        await pair.west.ask(encrypt)
+    assert refused.value.kind is ErrorKind.UNAVAILABLE
