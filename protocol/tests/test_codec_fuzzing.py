@@ -90,7 +90,7 @@ def test_truncated_bodies(
 CALL = b"\x95\xa4call\x01\x02\x94\xa1r\xa1p\xa1a\xa1y"
 """A call of number 1, with 2 ms and an attribution, up to its request."""
 REQUEST = b"\x94\xaarotate-key\xc4\x10" + bytes(16) + b"\xa7default\xa8Kyber768"
-ANSWER = b"\x93\xa6answer\x01\x92\xa3key\x95\xa8Kyber768\x01\xa6active\xc4\x01k"
+ANSWER = b"\x93\xa6answer\x01\x93\xa3key\xc0\x95\xa8Kyber768\x01\xa6active\xc4\x01k"
 """An answer of number 1, with a key, up to the time of its creation."""
 
 HOSTILE = {
@@ -101,8 +101,8 @@ HOSTILE = {
     "nested maps": b"\x92\xa4ping" + b"\x81" * 100_000,
     "invalid UTF-8": CALL.replace(b"\xa1r", b"\xa1\xff") + REQUEST,
     "a lone surrogate": CALL.replace(b"\xa1r", b"\xa3\xed\xa0\x80") + REQUEST,
-    "an array of 2**32 - 1 keys": b"\x93\xa6answer\x01\x92\xa4keys\xdd\xff\xff\xff\xff",
-    "bytes of 2**32 - 1": b"\x93\xa6answer\x01\x92\xa9decrypted\xc6\xff\xff\xff\xff",
+    "an array of 2**32 - 1 keys": b"\x93\xa6answer\x01\x93\xa4keys\xc0\xdd\xff\xff\xff\xff",
+    "bytes of 2**32 - 1": b"\x93\xa6answer\x01\x93\xa9decrypted\xc0\xc6\xff\xff\xff\xff",
     "a number that is a fraction": b"\x92\xa4ping\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00",
     "a number that is not one": b"\x92\xa4ping\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",
     "a number as text": b"\x92\xa4ping\xa11",
