@@ -1,4 +1,4 @@
-"""Signs the newest checkpoint as a note too, for witnesses of transparency logs."""
+"""Signs checkpoints as notes too, for witnesses of transparency logs."""
 
 from uuid import UUID
 
