@@ -43,6 +43,7 @@ from pqkeep_gateway.api import (
     external_keys,
     health,
     installation,
+    inventory,
     kem,
     key_import,
     key_operation,
@@ -404,6 +405,7 @@ async def assemble(
         *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
         *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
+        *inventory.endpoints(access.keys, clock),
         *cbom.endpoints(
             access,
             shards,

@@ -3,6 +3,7 @@
 A request returns the records of its tenant. INSTALLATION stands for all tenants.
 """
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
@@ -14,6 +15,7 @@ from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     PRINTABLE,
     KeyringName,
+    KeyStatus,
     RecordedName,
     SomeVersion,
     TenantId,
@@ -419,6 +421,145 @@ class ListUsage(Request[UsageList], frozen=True, kw_only=True, tag="list-usage")
     """List legacy keys too. A legacy ``algorithm`` lists its keys in any case."""
 
 
+class CountedLog(Struct, frozen=True, array_like=True):
+    """The checkpoint up to which uses are counted."""
+
+    log_id: UUID
+    size: Natural
+    root: Digest
+    at_us: Natural
+
+
+class OperationUses(Struct, frozen=True, array_like=True):
+    """The number of uses by one operation, with the first and the last time."""
+
+    operation: str
+    """An Operation, or RE_ENCRYPT_TARGET."""
+    uses: Natural
+    first_used_us: Natural
+    last_used_us: Natural
+
+
+class PrincipalUses(Struct, frozen=True, array_like=True):
+    """The number of uses by one principal and operation, with the first and the last time."""
+
+    principal: str
+    """As in records, or OTHER_PRINCIPALS."""
+    operation: str
+    uses: Natural
+    first_used_us: Natural
+    last_used_us: Natural
+
+
+class UnattributedUses(Struct, frozen=True, array_like=True):
+    """The uses of supplied public keys that are not the tenant's own."""
+
+    algorithm: Algorithm
+    operation: str
+    uses: Natural
+    first_used_us: Natural
+    last_used_us: Natural
+
+
+MAX_PRINCIPALS_LISTED = 100
+"""Principals of one key version in an inventory. With MAX_INVENTORY_LISTED they fit into a frame."""
+MAX_INVENTORY_LISTED = 50
+MAX_USES_LISTED = 1000
+
+
+class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):
+    """A key version of any status, and its uses."""
+
+    keyring: KeyringName
+    algorithm: Algorithm
+    version: SomeVersion
+    status: KeyStatus
+    created_at: datetime
+    retired_at: datetime | None
+    archive_at: datetime | None
+    imported: bool
+    has_private_key: bool
+    """Whether the private or symmetric key exists. Otherwise it is destroyed."""
+    fingerprint: Annotated[bytes, Meta(max_length=32)]
+    """SHA-256 of the public key; of a symmetric key its check value."""
+    is_keyring_deleted: bool
+    labels: dict[str, str]
+    """The keyring's labels with agreed names."""
+    operations: tuple[OperationUses, ...]
+    """By operation."""
+    principals: tuple[PrincipalUses, ...]
+    """By principal, then operation: at most MAX_PRINCIPALS_LISTED."""
+    has_more_principals: bool
+
+
+class Inventory(Result, frozen=True, kw_only=True, tag="inventory"):
+    """A page of the key versions of all keyrings, by keyring, algorithm and version."""
+
+    counted: CountedLog
+    since_us: Natural
+    """The first microsecond of the counted uses."""
+    keys: tuple[InventoryKey, ...]
+    total: Natural
+    has_more: bool
+    unattributed: tuple[UnattributedUses, ...]
+    has_other_principals: bool
+    """Whether a use on the page has OTHER_PRINCIPALS."""
+    rules: tuple[Rule, ...] = ()
+    """The tenant's rules, by name."""
+
+
+class ListInventory(Request[Inventory], frozen=True, kw_only=True, tag="list-inventory"):
+    """List all key versions, including archived ones and those of deleted keyrings.
+
+    The uses are those up to a checkpoint. Errors: RECORD_NOT_FOUND if there is none.
+    """
+
+    since_us: Natural | None = None
+    """Count only uses since the start of this day, or of its month if that is long ago."""
+    keyring: KeyringName | None = None
+    algorithm: Algorithm | None = None
+    after: KeyPosition | None = None
+    """The last key of the previous page."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_INVENTORY_LISTED)] = MAX_INVENTORY_LISTED
+
+
+class UsesList(Result, frozen=True, kw_only=True, tag="uses-list"):
+    """A page of uses, by principal, then operation."""
+
+    counted: CountedLog
+    since_us: Natural
+    uses: tuple[PrincipalUses, ...]
+    has_more: bool
+
+
+class UsesPosition(Struct, frozen=True, array_like=True):
+    """A place in a list of uses."""
+
+    principal: Annotated[str, Meta(max_length=128)]
+    operation: Annotated[str, Meta(max_length=32)]
+
+
+class ListUses(Request[UsesList], frozen=True, kw_only=True, tag="list-uses"):
+    """List the uses of a key version, or of supplied public keys that are not the tenant's own.
+
+    Errors: RECORD_NOT_FOUND if there is no checkpoint.
+    """
+
+    keyring: KeyringName | None
+    algorithm: Algorithm
+    version: SomeVersion | None
+    """None, like the keyring, for supplied keys."""
+    since_us: Natural | None = None
+    after: UsesPosition | None = None
+    """The last use of the previous page."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_USES_LISTED)] = MAX_USES_LISTED
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a keyring without a version, or the reverse."""
+        if (self.keyring is None) is not (self.version is None):
+            raise ValueError("give keyring and version, or neither")
+
+
 REFUSED = "refused"
 """Stands for every refusal, in place of an operation."""
 
@@ -578,6 +719,8 @@ AnyAuditRequest = (
     | GetUsage
     | ListUsage
     | PreviewRules
+    | ListInventory
+    | ListUses
     | CountOperations
     | GetMigration
 )
@@ -597,6 +740,8 @@ AnyAuditResult = (
     | Usage
     | UsageList
     | RulePreview
+    | Inventory
+    | UsesList
     | OperationCounts
     | Migration
 )

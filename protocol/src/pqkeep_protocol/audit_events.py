@@ -205,6 +205,8 @@ class AuditEvent(StrEnum):
     CHECK_HEALTH = "check-health"
 
     # The inventory
+    LIST_INVENTORY = "list-inventory"
+    LIST_USES = "list-uses"
     GET_CBOM = "get-cbom"
     PREVIEW_RULES = "preview-rules"
     LIST_EXTERNAL_KEYS = "list-external-keys"

@@ -79,6 +79,9 @@ Labels = Annotated[
     ],
     Meta(max_length=MAX_LABELS),
 ]
+OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL = "owner", "data-class", "confidential-until"
+AGREED_LABELS = (OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL)
+"""Names of labels with a meaning for the inventory. CONFIDENTIAL_UNTIL has a date as its value."""
 Purposes = Annotated[tuple[KeyPurpose, ...], Meta(min_length=1, max_length=len(ALL_PURPOSES))]
 """In the order of ``KeyPurpose``, each once."""
 Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]

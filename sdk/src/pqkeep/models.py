@@ -618,6 +618,97 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLog:
+    """The checkpoint of the audit log up to which uses are counted."""
+
+    log_id: str
+    size: int
+    """The number of records that are counted."""
+    root: bytes = field(repr=False)
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyUses:
+    """The uses of a key by one operation, and by one principal if it is named."""
+
+    operation: str
+    """An operation; ``re-encrypt-target`` for re-encryptions to the key."""
+    uses: int
+    first_used_at: datetime
+    last_used_at: datetime
+    principal: str | None = None
+    """The principal as in audit records; ``other`` for those beyond 10,000 in a month."""
+    algorithm: str | None = None
+    """The algorithm of uses that belong to no key of the tenant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleAssessment:
+    """What a rule with a date says of a key version."""
+
+    rule: str
+    state: str
+    """``announced``, ``warns`` or ``denies``."""
+    uses: tuple[str, ...]
+    warn_from: datetime | None
+    deny_from: datetime | None
+    successor: str | None
+    confidential_longer: bool
+    """Whether the keyring's data stay confidential after ``deny_from``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryKey:
+    """A key version in the inventory, with its uses up to a checkpoint."""
+
+    keyring: str
+    algorithm: str
+    standard: str
+    key_version: int
+    status: str
+    created_at: datetime
+    age_days: int
+    retired_at: datetime | None
+    retired_days: int | None
+    archive_at: datetime | None
+    imported: bool
+    private_key: str
+    """``present`` or ``destroyed``."""
+    fingerprint: str
+    keyring_deleted: bool
+    owner: str | None
+    data_class: str | None
+    confidential_until: str | None
+    """The keyring's labels with these names."""
+    uses: int
+    first_used_at: datetime | None
+    last_used_at: datetime | None
+    operations: tuple[KeyUses, ...]
+    principals: tuple[KeyUses, ...]
+    """At most 100."""
+    more_principals: bool
+    """Whether there are more: see ``uses``."""
+    rules: tuple[RuleAssessment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryPage:
+    """A page of the inventory. Its counts are those of the checkpoint ``as_of``."""
+
+    as_of: CountedLog
+    since: datetime | None
+    keys: tuple[InventoryKey, ...]
+    total: int
+    unattributed: tuple[KeyUses, ...]
+    """Uses of public keys that are not the tenant's own."""
+    merged_principals: bool
+    """Whether uses on the page have the principal ``other``."""
+    not_seen: tuple[str, ...]
+    """What the service cannot see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InclusionProof:
     """A record, its position in the log's tree, and the hashes that lead to the signed root."""
 

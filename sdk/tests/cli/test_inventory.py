@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -80,3 +81,31 @@ def test_keys_elsewhere_are_imported_from_certificates_and_documents(
     assert secret.decode().splitlines()[2] not in refused.err
     removed = command("--output", "json", "inventory", "external", "--remove", "tls")
     assert [found["source"] for found in json.loads(removed.out)["sources"]] == ["other"]
+
+
+def test_keys_are_listed_with_their_uses(command: Command, tenant: Client) -> None:
+    """The table names each key version and its principals; JSON has the checkpoint."""
+    tenant.keys.generate("Kyber768")
+    tenant.kem.encrypt(b"attack at dawn", algorithm="Kyber768")
+    newest = next(tenant.audit.records(order="desc", page_size=1)).id
+    for _ in range(100):
+        (page,) = tenant.inventory.pages()
+        if page.as_of.size >= newest:
+            break
+        time.sleep(0.1)
+    listed = command("inventory", "list")
+    assert listed.status == 0, listed.err
+    for part in ("Kyber768", "api-key:", str(page.as_of.size)):
+        assert part in listed.out
+    (line,) = command("inventory", "list", "--output", "json").out.splitlines()
+    (key,) = json.loads(line)["keys"]
+    assert (key["uses"], key["private_key"], key["operations"][0]["operation"]) == (
+        *(1, "present"),
+        "encrypt",
+    )
+    (use,) = command(
+        *("inventory", "uses", "--output", "json", "Kyber768", "--key-version", "1")
+    ).out.splitlines()
+    assert json.loads(use) == key["principals"][0]
+    assert command("inventory", "uses", "Kyber768").status == 0
+    assert command("inventory", "uses", "Kyber768", "--keyring", "default").status == 2

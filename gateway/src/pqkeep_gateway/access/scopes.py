@@ -48,7 +48,13 @@ _VERIFY = frozenset(
 )
 
 _INVENTORY = frozenset(
-    {AuditEvent.GET_CBOM, AuditEvent.LIST_EXTERNAL_KEYS, AuditEvent.PREVIEW_RULES}
+    {
+        AuditEvent.LIST_INVENTORY,
+        AuditEvent.LIST_USES,
+        AuditEvent.GET_CBOM,
+        AuditEvent.LIST_EXTERNAL_KEYS,
+        AuditEvent.PREVIEW_RULES,
+    }
 )
 
 GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {

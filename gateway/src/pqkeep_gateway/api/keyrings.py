@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated, TypeVar, cast
 
 from msgspec import UNSET, Meta, UnsetType, structs
@@ -32,6 +32,8 @@ from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
+    CONFIDENTIAL_UNTIL,
+    DATA_CLASS,
     DERIVED_PURPOSES,
     LABEL_NAME,
     MAX_DAYS,
@@ -39,6 +41,7 @@ from pqkeep_protocol.keyrings import (
     MAX_FIRST_VERSION,
     MAX_LABEL_VALUE,
     MAX_LABELS,
+    OWNER,
     TRANSIT_TYPE,
     KeyPurpose,
     KeyringInfo,
@@ -110,7 +113,18 @@ def _labels(value: object) -> dict[str, str]:
     labels = cast("dict[str, object]", value)
     if not all(_is_label_name(name) and _is_label_value(value) for name, value in labels.items()):
         raise InvalidValueError(_EACH_LABEL)
+    until = labels.get(CONFIDENTIAL_UNTIL)
+    if until is not None and not _is_day(until):
+        raise InvalidValueError(f"{CONFIDENTIAL_UNTIL} must be a day like 2040-12-31")
     return cast("dict[str, str]", labels)
+
+
+def _is_day(value: object) -> bool:
+    """Return whether a value is a day in the form YYYY-MM-DD."""
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
 
 
 def _purposes(value: object) -> tuple[KeyPurpose, ...]:
@@ -144,7 +158,8 @@ DESCRIPTION = text_field(
 )
 LABELS = Field(
     name="labels",
-    description="Your own names and values, for searching.",
+    description=f"Your own names and values, for searching. The inventory shows `{OWNER}`,"
+    f" `{DATA_CLASS}` and `{CONFIDENTIAL_UNTIL}`, a day.",
     schema={
         "type": "object",
         "maxProperties": MAX_LABELS,

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from hashlib import sha256
 from typing import TypeVar, TypeVarTuple, assert_never
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice import clock
-from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
+from pqkeep_keyservice.audit import checkpoint_signer
+from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.audit.witnesses import Witnesses
@@ -42,8 +44,11 @@ from pqkeep_keyservice.ledger.search import Page
 from pqkeep_keyservice.live.key_material import KeyCache, KeyringCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.inventory import find_inventory, find_uses
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import (
+    MAX_PRINCIPALS_LISTED,
     AnyAuditRequest,
     AnyAuditResult,
     AuditKey,
@@ -57,10 +62,14 @@ from pqkeep_protocol.audit import (
     GetNote,
     GetSubtrees,
     GetUsage,
+    Inventory,
+    InventoryKey,
     ListAuditKeys,
     ListCheckpoints,
+    ListInventory,
     ListRecords,
     ListUsage,
+    ListUses,
     ListWitnesses,
     NewCheckpoint,
     Note,
@@ -84,6 +93,7 @@ from pqkeep_protocol.audit import (
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
+from pqkeep_protocol.keyrings import AGREED_LABELS
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.startup.logs import logger
 
@@ -201,6 +211,14 @@ class AuditService:
                 return await self._search(request.tenant, preview_rules, request, clock.now())
             case GetMigration():
                 return await self._search(request.tenant, find_migration, request)
+            case ListInventory():
+                return await self._inventory(request)
+            case ListUses():
+                await self._gate.require(request.tenant)
+                uses = await self._search(request.tenant, find_uses, request)
+                if uses is None:
+                    raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
+                return uses
             case CountOperations():
                 return await self._search(request.tenant, find_operation_counts, request)
             case _:
@@ -242,7 +260,8 @@ class AuditService:
 
     async def _keys(self) -> AuditKeys:
         keys = [
-            await self._key_cache.get(KeyName(INSTALLATION, algorithm)) for algorithm in ALGORITHMS
+            await self._key_cache.get(KeyName(INSTALLATION, algorithm))
+            for algorithm in checkpoint_signer.ALGORITHMS
         ]
         return AuditKeys(
             log_id=await self._store.database.query(checkpoints.log_id),
@@ -257,6 +276,56 @@ class AuditService:
     async def _require_keyring(self, keyring: KeyringId) -> None:
         """Raise KEYRING_NOT_FOUND if there is no such keyring, or it is deleted."""
         (await self._keyring_cache.get(keyring)).require_exists()
+
+    async def _inventory(self, request: ListInventory) -> Inventory:
+        """Return a page of key versions as they are now, with the counted uses."""
+        await self._gate.require(request.tenant)
+        page = await self._search(request.tenant, find_inventory, request)
+        if page is None:
+            raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
+        keys: list[InventoryKey] = []
+        for name, version in page.versions:
+            entry = (await self._key_cache.get(name)).entry(version)
+            keyring = await self._keyring_cache.get(KeyringId(name.tenant, name.keyring))
+            place = name.keyring, name.algorithm.value, version
+            principals = page.principals.get(place, [])
+            info = entry.info
+            keys.append(
+                InventoryKey(
+                    keyring=name.keyring,
+                    algorithm=name.algorithm,
+                    version=version,
+                    status=info.status,
+                    created_at=info.created_at,
+                    retired_at=entry.retired_at,
+                    archive_at=info.archive_at,
+                    imported=info.imported,
+                    has_private_key=entry.sealed is not None,
+                    fingerprint=(
+                        info.public_key
+                        if ALGORITHMS[info.algorithm].is_symmetric
+                        else sha256(info.public_key).digest()
+                    ),
+                    is_keyring_deleted=keyring.is_deleted,
+                    labels={
+                        label: value
+                        for label, value in keyring.info.labels.items()
+                        if label in AGREED_LABELS
+                    },
+                    operations=tuple(page.operations.get(place, ())),
+                    principals=tuple(principals[:MAX_PRINCIPALS_LISTED]),
+                    has_more_principals=len(principals) > MAX_PRINCIPALS_LISTED,
+                )
+            )
+        return Inventory(
+            counted=page.counted,
+            since_us=page.since_us,
+            keys=tuple(keys),
+            total=page.total,
+            has_more=page.has_more,
+            unattributed=page.unattributed,
+            has_other_principals=page.has_other_principals,
+        )
 
     async def _usage(self, request: GetUsage) -> Usage:
         await self._gate.require(request.tenant)

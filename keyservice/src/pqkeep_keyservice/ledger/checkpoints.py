@@ -22,7 +22,7 @@ from pqkeep_keyservice.ledger.schema import (
 )
 from pqkeep_keyservice.ledger.uses import Counting, tally_of_commits, tally_of_records
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import Checkpoint, Cosignature, ListCheckpoints
+from pqkeep_protocol.audit import Checkpoint, Cosignature, CountedLog, ListCheckpoints
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -118,6 +118,23 @@ def newest_checkpoints(connection: sa.Connection) -> tuple[Checkpoint, ...]:
     newest = map(_checkpoint, connection.execute(_NEWEST_OF_EACH))
     order = list(Algorithm)
     return tuple(sorted(newest, key=lambda checkpoint: order.index(checkpoint.algorithm)))
+
+
+def find_counted(connection: sa.Connection) -> CountedLog | None:
+    """Return the checkpoint up to which uses are counted; None if none has exactly these."""
+    query = (
+        sa.select(
+            AUDIT_CHECKPOINTS.c.log_id,
+            AUDIT_CHECKPOINTS.c.size,
+            AUDIT_CHECKPOINTS.c.root,
+            AUDIT_CHECKPOINTS.c.at_us,
+        )
+        .join(AUDIT_LOG, AUDIT_LOG.c.counted_until == AUDIT_CHECKPOINTS.c.size)
+        .order_by(AUDIT_CHECKPOINTS.c.algorithm)
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else CountedLog(UUID(row[0]), row[1], row[2], row[3])
 
 
 def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tuple[Checkpoint, ...]:

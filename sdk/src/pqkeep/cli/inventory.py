@@ -1,6 +1,8 @@
-"""``pqkeep inventory``: the tenant's keys as a cryptographic bill of materials."""
+"""``pqkeep inventory``: the tenant's keys with their uses, and as a bill of materials."""
 
 import json
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,24 +13,151 @@ from pqkeep import inputs
 from pqkeep.cli import choice, foreign_signatures
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
-from pqkeep.cli.display import show_json, show_rows
+from pqkeep.cli.display import show_json, show_json_line, show_rows, show_table
 from pqkeep.cli.failures import NOT_VERIFIED, Refusal, naming, printable
 from pqkeep.cli.invocation import Invocation
-from pqkeep.cli.options import Force
+from pqkeep.cli.options import AlgorithmArgument, AlgorithmOption, Force, KeyVersion, PastTime
 from pqkeep.cli.sources import whole
 from pqkeep.errors import MalformedResponseError
 from pqkeep.new_files import PUBLIC
 
 if TYPE_CHECKING:
-    from pqkeep.models import Cbom
+    from pqkeep.models import Cbom, InventoryKey
 
 JWS_SUFFIX = ".jws"
 LARGEST = 1_048_576
 """The most bytes of a document of keys elsewhere."""
+MOST_NAMES = 3
+"""The most principals that a line of the table names."""
 
 app = typer.Typer(
     name="inventory", help="Show the inventory of all keys, for audits.", no_args_is_help=True
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key version, as a line of the table."""
+
+    keyring: str
+    algorithm: str
+    key_version: int
+    status: str
+    age_days: int
+    private_key: str
+    uses: int
+    last_used_at: datetime | None
+    principals: str
+    rules: str
+
+
+KEYS = {
+    "keyring": "KEYRING",
+    "algorithm": "ALGORITHM",
+    "key_version": "VERSION",
+    "status": "STATUS",
+    "age_days": "DAYS",
+    "private_key": "PRIVATE KEY",
+    "uses": "USES",
+    "last_used_at": "LAST USED",
+    "principals": "PRINCIPALS",
+    "rules": "RULES",
+}
+USES = {
+    "principal": "PRINCIPAL",
+    "operation": "OPERATION",
+    "uses": "USES",
+    "first_used_at": "FIRST USED",
+    "last_used_at": "LAST USED",
+}
+UNATTRIBUTED = {"algorithm": "ALGORITHM", **{name: USES[name] for name in list(USES)[1:]}}
+
+
+@command(app, "list")
+def list_(
+    invocation: Invocation,
+    *,
+    since: PastTime = None,
+    keyring: Annotated[
+        str | None,
+        typer.Option("--keyring", metavar="NAME", help="Only this keyring.", show_default=False),
+    ] = None,
+    algorithm: AlgorithmOption = None,
+) -> None:
+    """List all key versions with their uses. JSON output has one page per line."""
+    with invocation.connect() as client:
+        pages = client.inventory.pages(since=since, keyring=keyring, algorithm=algorithm)
+        if invocation.is_json:
+            for page in pages:
+                show_json_line(page)
+            return
+        found = list(pages)
+    show_table((_row(key) for page in found for key in page.keys), KEYS)
+    last = found[-1]
+    if last.unattributed:
+        typer.echo("\nUses of public keys that are not the tenant's own:")
+        show_table(last.unattributed, UNATTRIBUTED)
+    log = last.as_of
+    typer.echo(
+        f"\nCounted: the first {log.size} records of log {log.log_id}, root {log.root.hex()}"
+    )
+    if any(page.merged_principals for page in found):
+        typer.echo("Principals beyond 10,000 in a month are shown as other.")
+    for sentence in last.not_seen:
+        typer.echo(printable(f"Not seen: {sentence}"))
+
+
+@command(app, "uses")
+def uses(
+    invocation: Invocation,
+    *,
+    algorithm: AlgorithmArgument,
+    keyring: Annotated[
+        str | None,
+        typer.Option(
+            "--keyring",
+            metavar="NAME",
+            help="The key's keyring. The default is the keyring named default.",
+            show_default=False,
+        ),
+    ] = None,
+    key_version: KeyVersion = None,
+    since: PastTime = None,
+) -> None:
+    """List all uses of a key version by principal. JSON output has one use per line.
+
+    Without a version, list the uses of public keys that are not the tenant's own.
+    """
+    if keyring is not None and key_version is None:
+        raise Refusal("--keyring needs a version", "add --key-version N")
+    named = keyring if key_version is None else keyring or "default"
+    with invocation.connect() as client:
+        found = client.inventory.uses(
+            algorithm, keyring=named, key_version=key_version, since=since
+        )
+        if not invocation.is_json:
+            show_table(found, USES)
+            return
+        for use in found:
+            show_json_line(use)
+
+
+def _row(key: "InventoryKey") -> KeyRow:
+    names = list(dict.fromkeys(use.principal or "" for use in key.principals))
+    shown = ", ".join(names[:MOST_NAMES])
+    is_cut = len(names) > MOST_NAMES or key.more_principals
+    return KeyRow(
+        key.keyring,
+        key.algorithm,
+        key.key_version,
+        key.status,
+        key.age_days,
+        key.private_key,
+        key.uses,
+        key.last_used_at,
+        f"{shown}, …" if is_cut else shown,
+        ", ".join(f"{rule.rule}: {rule.state}" for rule in key.rules),
+    )
 
 
 @command(app, "cbom")

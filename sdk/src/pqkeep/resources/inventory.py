@@ -1,14 +1,23 @@
-"""The inventory: the tenant's keys as a bill of materials, and keys elsewhere."""
+"""The inventory: keys with their uses, their bill of materials, and keys elsewhere."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, Literal, TypeVar, cast
 from urllib.parse import quote
 
-from pqkeep._call import API, Call, Query, change, get
+from pqkeep._call import API, Call, Page, Pages, Place, Query, change, get
 from pqkeep._data import Data
-from pqkeep._operation import Operation
-from pqkeep.models import Cbom, ExternalSource
+from pqkeep._operation import Listing, Operation
+from pqkeep.models import (
+    Cbom,
+    CountedLog,
+    ExternalSource,
+    InventoryKey,
+    InventoryPage,
+    KeyUses,
+    RuleAssessment,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -18,6 +27,60 @@ class Inventory(Generic[T_co]):
     """The inventory of a tenant's keys."""
 
     _transport: T_co
+
+    @Listing
+    def pages(
+        self,
+        *,
+        since: datetime | None = None,
+        keyring: str | None = None,
+        algorithm: str | None = None,
+        page_size: int | None = None,
+    ) -> Pages[InventoryPage]:
+        """Yield the pages of the inventory, by keyring, algorithm and version.
+
+        ``since`` is a time with an offset from UTC: only uses from the beginning of its day count.
+        A page has at most 50 key versions. Its counts are those of its own ``as_of``.
+        """
+        query = {
+            "since": None if since is None else since.isoformat(),
+            "keyring": keyring,
+            "algorithm": algorithm,
+            "limit": page_size,
+        }
+
+        def page(at: Place | None) -> Call[Page[InventoryPage]]:
+            return get("/inventory", _pages, query | {"after": at})
+
+        return page
+
+    @Listing
+    def uses(
+        self,
+        algorithm: str,
+        *,
+        keyring: str | None = None,
+        key_version: int | None = None,
+        since: datetime | None = None,
+        page_size: int | None = None,
+    ) -> Pages[KeyUses]:
+        """Yield all uses of a key version, by principal and operation.
+
+        Without keyring and version: the uses of the algorithm's public keys that are not the
+        tenant's own.
+        """
+        query = {
+            "algorithm": algorithm,
+            "keyring": keyring,
+            "key_version": key_version,
+            "since": None if since is None else since.isoformat(),
+            "limit": page_size,
+        }
+
+        def page(at: Place | None) -> Call[Page[KeyUses]]:
+            return get("/inventory/uses", _uses_page, query | {"after": at})
+
+        return page
 
     @Operation
     def cbom(
@@ -84,6 +147,84 @@ def _source(data: Data) -> ExternalSource:
         imported_by=data.text("imported_by"),
         total=data.integer("total"),
         moved=data.integer("moved"),
+    )
+
+
+def _pages(data: Data) -> Page[InventoryPage]:
+    page = InventoryPage(
+        as_of=_counted(data.nested("as_of")),
+        since=data.time_or_none("since"),
+        keys=tuple(map(_key, data.objects("keys"))),
+        total=data.integer("total"),
+        unattributed=tuple(map(_uses, data.objects("unattributed"))),
+        merged_principals=data.flag("merged_principals"),
+        not_seen=data.texts_or_none("not_seen") or (),
+    )
+    return Page(items=(page,), next=data.text_or_none("next"))
+
+
+def _uses_page(data: Data) -> Page[KeyUses]:
+    return Page(items=tuple(map(_uses, data.objects("uses"))), next=data.text_or_none("next"))
+
+
+def _counted(data: Data) -> CountedLog:
+    return CountedLog(
+        log_id=data.text("log_id"),
+        size=data.integer("size"),
+        root=data.binary("root", 32),
+        at=data.time("at"),
+    )
+
+
+def _uses(data: Data) -> KeyUses:
+    return KeyUses(
+        operation=data.text("operation"),
+        uses=data.integer("uses"),
+        first_used_at=data.time("first_used_at"),
+        last_used_at=data.time("last_used_at"),
+        principal=data.text_or_none("principal"),
+        algorithm=data.text_or_none("algorithm"),
+    )
+
+
+def _assessment(data: Data) -> RuleAssessment:
+    return RuleAssessment(
+        rule=data.text("rule"),
+        state=data.text("state"),
+        uses=data.texts_or_none("uses") or (),
+        warn_from=data.time_or_none("warn_from"),
+        deny_from=data.time_or_none("deny_from"),
+        successor=data.text_or_none("successor"),
+        confidential_longer=data.flag("confidential_longer"),
+    )
+
+
+def _key(data: Data) -> InventoryKey:
+    return InventoryKey(
+        keyring=data.text("keyring"),
+        algorithm=data.text("algorithm"),
+        standard=data.text("standard"),
+        key_version=data.integer("key_version"),
+        status=data.text("status"),
+        created_at=data.time("created_at"),
+        age_days=data.integer("age_days"),
+        retired_at=data.time_or_none("retired_at"),
+        retired_days=data.integer_or_none("retired_days"),
+        archive_at=data.time_or_none("archive_at"),
+        imported=data.flag("imported"),
+        private_key=data.text("private_key"),
+        fingerprint=data.text("fingerprint"),
+        keyring_deleted=data.has("keyring_deleted"),
+        owner=data.text_or_none("owner"),
+        data_class=data.text_or_none("data_class"),
+        confidential_until=data.text_or_none("confidential_until"),
+        uses=data.integer("uses"),
+        first_used_at=data.time_or_none("first_used_at"),
+        last_used_at=data.time_or_none("last_used_at"),
+        operations=tuple(map(_uses, data.objects("operations"))),
+        principals=tuple(map(_uses, data.objects("principals"))),
+        more_principals=data.flag("more_principals"),
+        rules=tuple(map(_assessment, data.objects("rules"))),
     )
 
 

@@ -1,0 +1,505 @@
+"""/api/v1/inventory: every key version of a tenant, with its uses up to a checkpoint of the log.
+
+Reading it leaves no record.
+"""
+
+from datetime import UTC, date, datetime
+from typing import Annotated, Literal, cast
+
+from msgspec import UNSET, Meta, UnsetType
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.api.audit_data import Hash, Instant, instant
+from pqkeep_gateway.api.errors import AUDIT_CODES, UNPROCESSABLE_FIELDS, key_service_error
+from pqkeep_gateway.api.key_fields import keyring_field
+from pqkeep_gateway.api.keys import AFTER
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    choice_field,
+    integer_field,
+    time_field,
+)
+from pqkeep_gateway.http.text import Timestamp, base64, timestamp
+from pqkeep_gateway.shards import TenantKeyService
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.audit import (
+    MAX_INVENTORY_LISTED,
+    MAX_PRINCIPALS_LISTED,
+    MAX_USES_LISTED,
+    CountedLog,
+    InventoryKey,
+    ListInventory,
+    ListUses,
+    OperationUses,
+    PrincipalUses,
+    UsesPosition,
+)
+from pqkeep_protocol.documents import is_printable
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import CONFIDENTIAL_UNTIL, DATA_CLASS, OWNER
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyStatus, KeyVersion
+from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.rules import ALL_KEYRINGS, Rule, RuleUse
+
+NOT_SEEN = (
+    "encryption outside the service with a public key of the tenant",
+    "files that the client encrypts and decrypts with its own copy of a key",
+    "copies of an imported key that exist elsewhere",
+    "earlier backups of the database, which still hold destroyed keys",
+    "whether a ciphertext still exists, and how many there are",
+)
+"""The uses and copies that the service cannot see."""
+_ATTRIBUTION = Attribution("", "gateway", "")
+_MAX_OPERATION, _MAX_PRINCIPAL = 32, 128
+
+Uses = Annotated[int, Meta(ge=0, description="Successful operations.")]
+
+
+class CountedLogData(Data, frozen=True, kw_only=True):
+    """The checkpoint up to which the uses are counted."""
+
+    log_id: str
+    size: Annotated[int, Meta(ge=1, description="The records of the log that are counted.")]
+    root: Hash
+    at: Instant
+
+
+class OperationUsesData(Data, frozen=True, kw_only=True):
+    """The uses by one operation."""
+
+    operation: Annotated[
+        str, Meta(description="`re-encrypt` is a re-encryption from it, `re-encrypt-target` to it.")
+    ]
+    uses: Uses
+    first_used_at: Instant
+    last_used_at: Instant
+
+
+class PrincipalUsesData(OperationUsesData, frozen=True, kw_only=True):
+    """The uses by one principal and operation."""
+
+    principal: Annotated[str, Meta(description="As in records; `other`: see `merged_principals`.")]
+
+
+class UnattributedUsesData(OperationUsesData, frozen=True, kw_only=True):
+    """Uses of public keys in requests that are not the tenant's own."""
+
+    algorithm: Algorithm
+
+
+class RuleAssessment(Data, frozen=True, kw_only=True):
+    """What a rule with a date says of a key version."""
+
+    rule: str
+    state: Annotated[
+        Literal["announced", "warns", "denies"],
+        Meta(description="Its state now. It only ever denies new data and new keys."),
+    ]
+    uses: tuple[RuleUse, ...]
+    warn_from: Timestamp | None
+    deny_from: Timestamp | None
+    successor: Algorithm | None
+    confidential_longer: Annotated[
+        bool,
+        Meta(description="Whether the data stay confidential after `deny_from`."),
+    ]
+
+
+class InventoryKeyData(Data, frozen=True, kw_only=True):
+    """A key version and its uses."""
+
+    keyring: str
+    algorithm: Algorithm
+    standard: Annotated[str, Meta(description="The standard of the algorithm.")]
+    key_version: Annotated[int, Meta(ge=1)]
+    status: KeyStatus
+    created_at: Timestamp
+    age_days: Annotated[int, Meta(ge=0)]
+    retired_at: Timestamp | UnsetType = UNSET
+    retired_days: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    archive_at: Annotated[
+        Timestamp | UnsetType, Meta(description="When the private key will be destroyed.")
+    ] = UNSET
+    imported: Annotated[bool, Meta(description="Imported, and not generated here.")]
+    private_key: Annotated[
+        Literal["present", "destroyed"],
+        Meta(description="The private or symmetric key in the database."),
+    ]
+    fingerprint: Annotated[
+        str,
+        Meta(description="SHA-256 of the public key, or a symmetric key's fingerprint."),
+    ]
+    keyring_deleted: Annotated[
+        Literal[True] | UnsetType, Meta(description="Present if its keyring is deleted.")
+    ] = UNSET
+    owner: Annotated[str | UnsetType, Meta(description="A label of the keyring.")] = UNSET
+    data_class: Annotated[str | UnsetType, Meta(description="A label of the keyring.")] = UNSET
+    confidential_until: Annotated[
+        str | UnsetType,
+        Meta(
+            description="A label of the keyring: the day until which its data stay confidential.",
+            extra_json_schema={"format": "date"},
+        ),
+    ] = UNSET
+    uses: Uses
+    first_used_at: Instant | None
+    last_used_at: Instant | None
+    operations: tuple[OperationUsesData, ...]
+    principals: Annotated[
+        tuple[PrincipalUsesData, ...],
+        Meta(description=f"By principal, then operation: the first {MAX_PRINCIPALS_LISTED}."),
+    ]
+    more_principals: Annotated[
+        bool, Meta(description="Whether there are more: see `GET /inventory/uses`.")
+    ]
+    rules: Annotated[
+        tuple[RuleAssessment, ...], Meta(description="The rules that concern it, by name.")
+    ]
+
+
+class InventoryData(Data, frozen=True, kw_only=True):
+    """A page of the inventory."""
+
+    as_of: CountedLogData
+    since: Annotated[
+        Instant | UnsetType,
+        Meta(description="The beginning of the first counted day, if `since` was sent."),
+    ] = UNSET
+    keys: tuple[InventoryKeyData, ...]
+    total: Annotated[int, Meta(ge=0, description="The number of key versions on all pages.")]
+    next: Annotated[
+        str | UnsetType, Meta(description="Present if there are more: send it as after.")
+    ] = UNSET
+    unattributed: tuple[UnattributedUsesData, ...]
+    merged_principals: Annotated[
+        bool,
+        Meta(
+            description="Whether uses on this page have the principal `other`: of more than 10,000 "
+            "principals in a month the first are counted by themselves."
+        ),
+    ]
+    not_seen: Annotated[tuple[str, ...], Meta(description="What the service cannot see.")]
+
+
+class UsesData(Data, frozen=True, kw_only=True):
+    """A page of the uses of one key version."""
+
+    as_of: CountedLogData
+    since: Annotated[
+        Instant | UnsetType,
+        Meta(description="The beginning of the first counted day, if `since` was sent."),
+    ] = UNSET
+    uses: tuple[PrincipalUsesData, ...]
+    next: Annotated[
+        str | UnsetType, Meta(description="Present if there are more: send it as after.")
+    ] = UNSET
+
+
+def _parse_use(value: object) -> UsesPosition:
+    operation, slash, principal = value.partition("/") if isinstance(value, str) else ("", "", "")
+    is_place = slash and len(operation) <= _MAX_OPERATION and len(principal) <= _MAX_PRINCIPAL
+    if not (is_place and is_printable(operation + principal)):
+        raise InvalidValueError("must be the next of an earlier response")
+    return UsesPosition(principal, operation)
+
+
+SINCE = time_field(
+    "since",
+    "Only uses from this time on: from the beginning of its day (UTC), or after 400 days of its "
+    "month. Left out: all uses.",
+    "2026-01-31T12:00:00Z",
+).optional()
+KEYRING = keyring_field("keyring", "Only this keyring's keys.").optional()
+ALGORITHM = choice_field(
+    "algorithm", "Only this algorithm's keys.", tuple(Algorithm), Algorithm.ML_KEM_768
+).optional()
+LIMIT = integer_field(
+    "limit", "The most key versions to return.", 20, at_least=1, at_most=MAX_INVENTORY_LISTED
+).or_default(20)
+USES_KEYRING = keyring_field(
+    "keyring", "The key version's keyring. Left out, with `key_version`: unattributed uses."
+).optional()
+USES_ALGORITHM = choice_field("algorithm", "The algorithm.", tuple(Algorithm), Algorithm.ML_KEM_768)
+USES_VERSION = cast(
+    "Field[KeyVersion]",
+    integer_field("key_version", "The key version.", 1, at_least=1, at_most=MAX_KEY_VERSION),
+).optional()
+USES_AFTER: Field[UsesPosition | None] = Field(
+    name="after",
+    description="Only uses after this one: the next of the previous page.",
+    schema={"type": "string", "maxLength": _MAX_OPERATION + 1 + _MAX_PRINCIPAL},
+    example="encrypt/api-key:3",
+    parse=_parse_use,
+    required=False,
+)
+USES_LIMIT = integer_field(
+    "limit", "The most entries to return.", 100, at_least=1, at_most=MAX_USES_LISTED
+).or_default(100)
+
+_AS_OF = CountedLogData(
+    log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11",
+    size=64,
+    root=base64(bytes(range(32))),
+    at=instant(1_769_860_800_500_000),
+)
+_USE = PrincipalUsesData(
+    principal="api-key:1",
+    operation="encrypt",
+    uses=1200,
+    first_used_at=instant(1_769_860_800_000_000),
+    last_used_at=instant(1_769_860_800_400_000),
+)
+_EXAMPLE = InventoryData(
+    as_of=_AS_OF,
+    keys=(
+        InventoryKeyData(
+            keyring="payments.cards",
+            algorithm=Algorithm.ML_KEM_768,
+            standard=ALGORITHMS[Algorithm.ML_KEM_768].standard,
+            key_version=1,
+            status=KeyStatus.ACTIVE,
+            created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+            age_days=0,
+            imported=False,
+            private_key="present",
+            fingerprint=bytes(range(32)).hex(),
+            owner="payments",
+            confidential_until="2040-12-31",
+            uses=1200,
+            first_used_at=_USE.first_used_at,
+            last_used_at=_USE.last_used_at,
+            operations=(
+                OperationUsesData(
+                    operation=_USE.operation,
+                    uses=_USE.uses,
+                    first_used_at=_USE.first_used_at,
+                    last_used_at=_USE.last_used_at,
+                ),
+            ),
+            principals=(_USE,),
+            more_principals=False,
+            rules=(),
+        ),
+    ),
+    total=1,
+    unattributed=(),
+    merged_principals=False,
+    not_seen=NOT_SEEN,
+)
+
+
+def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
+    """Return the endpoints of the inventory."""
+
+    async def list_inventory(call: ApiCall) -> InventoryData:
+        """List every key version with its uses, ordered by keyring, algorithm and version.
+
+        It includes archived versions and those of deleted keyrings. `as_of` is the signed
+        checkpoint of the audit log that has exactly the counted records: an export of it proves the
+        counts. A busy log grows between two pages, so each page has its own `as_of`.
+        """
+        tenant = call.tenant
+        request = ListInventory(
+            tenant=tenant.tenant,
+            since_us=call[SINCE],
+            keyring=call[KEYRING],
+            algorithm=call[ALGORITHM],
+            after=call[AFTER],
+            limit=call[LIMIT],
+        )
+        try:
+            found = await keys.execute(request, _ATTRIBUTION, tenant.placement)
+        except KeyServiceError as refusal:
+            raise _error(refusal) from None
+        now = datetime.fromtimestamp(clock(), UTC)
+        last = found.keys[-1] if found.has_more else None
+        return InventoryData(
+            as_of=_counted(found.counted),
+            since=UNSET if request.since_us is None else instant(found.since_us),
+            keys=tuple(_key(key, found.rules, now) for key in found.keys),
+            total=found.total,
+            next=UNSET if last is None else f"{last.keyring}/{last.algorithm.value}:{last.version}",
+            unattributed=tuple(
+                UnattributedUsesData(
+                    algorithm=used.algorithm,
+                    operation=used.operation,
+                    uses=used.uses,
+                    first_used_at=instant(used.first_used_us),
+                    last_used_at=instant(used.last_used_us),
+                )
+                for used in found.unattributed
+            ),
+            merged_principals=found.has_other_principals,
+            not_seen=NOT_SEEN,
+        )
+
+    async def list_uses(call: ApiCall) -> UsesData:
+        """List all uses of a key version, ordered by principal and operation.
+
+        Without keyring and version: the uses of the algorithm's public keys that are not the
+        tenant's own.
+        """
+        tenant = call.tenant
+        keyring, version = call[USES_KEYRING], call[USES_VERSION]
+        if (keyring is None) is not (version is None):
+            missing = USES_KEYRING if keyring is None else USES_VERSION
+            message = "keyring and key_version must be sent together"
+            raise FieldError(missing.name, Problem.MALFORMED, message)
+        request = ListUses(
+            tenant=tenant.tenant,
+            keyring=keyring,
+            algorithm=call[USES_ALGORITHM],
+            version=version,
+            since_us=call[SINCE],
+            after=call[USES_AFTER],
+            limit=call[USES_LIMIT],
+        )
+        try:
+            found = await keys.execute(request, _ATTRIBUTION, tenant.placement)
+        except KeyServiceError as refusal:
+            raise _error(refusal) from None
+        last = found.uses[-1] if found.has_more else None
+        return UsesData(
+            as_of=_counted(found.counted),
+            since=UNSET if request.since_us is None else instant(found.since_us),
+            uses=tuple(map(_by_principal, found.uses)),
+            next=UNSET if last is None else f"{last.operation}/{last.principal}",
+        )
+
+    return (
+        Endpoint(
+            method="GET",
+            path="/inventory",
+            name="list_inventory",
+            handler=list_inventory,
+            permission=Permission.VIEW_INVENTORY,
+            example=_EXAMPLE,
+            fields=(SINCE, KEYRING, ALGORITHM, AFTER, LIMIT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            codes=AUDIT_CODES,
+        ),
+        Endpoint(
+            method="GET",
+            path="/inventory/uses",
+            name="list_uses",
+            handler=list_uses,
+            permission=Permission.VIEW_INVENTORY,
+            example=UsesData(as_of=_AS_OF, uses=(_USE,)),
+            fields=(USES_KEYRING, USES_ALGORITHM, USES_VERSION, SINCE, USES_AFTER, USES_LIMIT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            codes=AUDIT_CODES,
+        ),
+    )
+
+
+def _error(refusal: KeyServiceError) -> Exception:
+    if refusal.kind is ErrorKind.RECORD_NOT_FOUND:
+        return not_found("there is no checkpoint yet; try again in a second")
+    return key_service_error(refusal.kind)
+
+
+def _counted(counted: CountedLog) -> CountedLogData:
+    return CountedLogData(
+        log_id=str(counted.log_id),
+        size=counted.size,
+        root=base64(counted.root),
+        at=instant(counted.at_us),
+    )
+
+
+def _by_operation(used: OperationUses) -> OperationUsesData:
+    return OperationUsesData(
+        operation=used.operation,
+        uses=used.uses,
+        first_used_at=instant(used.first_used_us),
+        last_used_at=instant(used.last_used_us),
+    )
+
+
+def _by_principal(used: PrincipalUses) -> PrincipalUsesData:
+    return PrincipalUsesData(
+        principal=used.principal,
+        operation=used.operation,
+        uses=used.uses,
+        first_used_at=instant(used.first_used_us),
+        last_used_at=instant(used.last_used_us),
+    )
+
+
+def _key(key: InventoryKey, rules: tuple[Rule, ...], now: datetime) -> InventoryKeyData:
+    labels = key.labels
+    return InventoryKeyData(
+        keyring=key.keyring,
+        algorithm=key.algorithm,
+        standard=ALGORITHMS[key.algorithm].standard,
+        key_version=key.version,
+        status=key.status,
+        created_at=timestamp(key.created_at),
+        age_days=_days(key.created_at, now),
+        retired_at=UNSET if key.retired_at is None else timestamp(key.retired_at),
+        retired_days=UNSET if key.retired_at is None else _days(key.retired_at, now),
+        archive_at=UNSET if key.archive_at is None else timestamp(key.archive_at),
+        imported=key.imported,
+        private_key="present" if key.has_private_key else "destroyed",
+        fingerprint=key.fingerprint.hex(),
+        keyring_deleted=True if key.is_keyring_deleted else UNSET,
+        owner=labels.get(OWNER, UNSET),
+        data_class=labels.get(DATA_CLASS, UNSET),
+        confidential_until=labels.get(CONFIDENTIAL_UNTIL, UNSET),
+        uses=sum(used.uses for used in key.operations),
+        first_used_at=min((instant(used.first_used_us) for used in key.operations), default=None),
+        last_used_at=max((instant(used.last_used_us) for used in key.operations), default=None),
+        operations=tuple(map(_by_operation, key.operations)),
+        principals=tuple(map(_by_principal, key.principals)),
+        more_principals=key.has_more_principals,
+        rules=tuple(_assessed(rule, key, now) for rule in rules if _concerns(rule, key)),
+    )
+
+
+def _days(since: datetime, now: datetime) -> int:
+    return max((now - since).days, 0)
+
+
+def _concerns(rule: Rule, key: InventoryKey) -> bool:
+    """Return whether a rule ends uses of a key."""
+    return key.algorithm in rule.algorithms and any(
+        key.keyring.startswith(pattern.removesuffix(ALL_KEYRINGS))
+        if pattern.endswith(ALL_KEYRINGS)
+        else key.keyring == pattern
+        for pattern in rule.keyrings
+    )
+
+
+def _assessed(rule: Rule, key: InventoryKey, now: datetime) -> RuleAssessment:
+    denies, warns = rule.deny_from, rule.warn_from
+    until = confidential_until(key.labels)
+    return RuleAssessment(
+        rule=rule.name,
+        state=(
+            "denies"
+            if denies is not None and denies <= now
+            else "warns"
+            if warns is not None and warns <= now
+            else "announced"
+        ),
+        uses=rule.uses,
+        warn_from=None if warns is None else timestamp(warns),
+        deny_from=None if denies is None else timestamp(denies),
+        successor=rule.successor,
+        confidential_longer=denies is not None and until is not None and until > denies.date(),
+    )
+
+
+def confidential_until(labels: dict[str, str]) -> date | None:
+    """Return the day until which a keyring's data stay confidential; None if no label says it."""
+    try:
+        return date.fromisoformat(labels[CONFIDENTIAL_UNTIL])
+    except (KeyError, ValueError):
+        return None
