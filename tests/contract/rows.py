@@ -16,6 +16,7 @@ from pqkeep_gateway.api import (
     external_keys,
     health,
     installation,
+    inventory,
     kem,
     key_import,
     key_operation,
@@ -62,6 +63,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *key_import.endpoints(nothing, terms),
         *campaigns.endpoints(no_keys, nothing, nothing),
         *external_keys.endpoints(nothing, nothing, nothing),
+        *inventory.endpoints(nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),
         *rules.endpoints(nothing),
         *tenants.endpoints(

@@ -96,7 +96,7 @@ def test_keys_are_listed_with_their_uses(command: Command, tenant: Client) -> No
     listed = command("inventory", "list")
     assert listed.status == 0, listed.err
     for part in ("Kyber768", "api-key:", str(page.as_of.size)):
-        assert part in listed.out
+        assert part in str(listed.out)
     (line,) = command("inventory", "list", "--output", "json").out.splitlines()
     (key,) = json.loads(line)["keys"]
     assert (key["uses"], key["private_key"], key["operations"][0]["operation"]) == (

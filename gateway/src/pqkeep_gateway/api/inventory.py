@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.api.audit_data import Hash, Instant, instant
-from pqkeep_gateway.api.errors import AUDIT_CODES, UNPROCESSABLE_FIELDS, key_service_error
+from pqkeep_gateway.api.errors import AUDIT_CODES, BAD_REQUEST_FIELDS, key_service_error
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.keys import AFTER
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -44,7 +44,7 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import CONFIDENTIAL_UNTIL, DATA_CLASS, OWNER
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.rules import ALL_KEYRINGS, Rule, RuleUse
 
@@ -224,12 +224,18 @@ LIMIT = integer_field(
     "limit", "The most key versions to return.", 20, at_least=1, at_most=MAX_INVENTORY_LISTED
 ).or_default(20)
 USES_KEYRING = keyring_field(
-    "keyring", "The key version's keyring. Left out, with `key_version`: unattributed uses."
+    "keyring", f"The key version's keyring. Left out: `{DEFAULT_KEYRING}`."
 ).optional()
 USES_ALGORITHM = choice_field("algorithm", "The algorithm.", tuple(Algorithm), Algorithm.ML_KEM_768)
 USES_VERSION = cast(
     "Field[KeyVersion]",
-    integer_field("key_version", "The key version.", 1, at_least=1, at_most=MAX_KEY_VERSION),
+    integer_field(
+        "key_version",
+        "The key version. Left out: unattributed uses.",
+        1,
+        at_least=1,
+        at_most=MAX_KEY_VERSION,
+    ),
 ).optional()
 USES_AFTER: Field[UsesPosition | None] = Field(
     name="after",
@@ -343,15 +349,16 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
     async def list_uses(call: ApiCall) -> UsesData:
         """List all uses of a key version, ordered by principal and operation.
 
-        Without keyring and version: the uses of the algorithm's public keys that are not the
+        Without a version: the uses of the algorithm's public keys that are not the
         tenant's own.
         """
         tenant = call.tenant
         keyring, version = call[USES_KEYRING], call[USES_VERSION]
-        if (keyring is None) is not (version is None):
-            missing = USES_KEYRING if keyring is None else USES_VERSION
-            message = "keyring and key_version must be sent together"
-            raise FieldError(missing.name, Problem.MALFORMED, message)
+        if version is not None:
+            keyring = keyring or DEFAULT_KEYRING
+        elif keyring is not None:
+            message = "must be sent with keyring"
+            raise FieldError(USES_VERSION.name, Problem.MALFORMED, message)
         request = ListUses(
             tenant=tenant.tenant,
             keyring=keyring,
@@ -382,7 +389,7 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
             permission=Permission.VIEW_INVENTORY,
             example=_EXAMPLE,
             fields=(SINCE, KEYRING, ALGORITHM, AFTER, LIMIT),
-            field_codes=UNPROCESSABLE_FIELDS,
+            field_codes=BAD_REQUEST_FIELDS,
             codes=AUDIT_CODES,
         ),
         Endpoint(
@@ -393,7 +400,7 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
             permission=Permission.VIEW_INVENTORY,
             example=UsesData(as_of=_AS_OF, uses=(_USE,)),
             fields=(USES_KEYRING, USES_ALGORITHM, USES_VERSION, SINCE, USES_AFTER, USES_LIMIT),
-            field_codes=UNPROCESSABLE_FIELDS,
+            field_codes=BAD_REQUEST_FIELDS,
             codes=AUDIT_CODES,
         ),
     )

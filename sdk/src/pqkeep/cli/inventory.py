@@ -130,10 +130,9 @@ def uses(
     """
     if keyring is not None and key_version is None:
         raise Refusal("--keyring needs a version", "add --key-version N")
-    named = keyring if key_version is None else keyring or "default"
     with invocation.connect() as client:
         found = client.inventory.uses(
-            algorithm, keyring=named, key_version=key_version, since=since
+            algorithm, keyring=keyring, key_version=key_version, since=since
         )
         if not invocation.is_json:
             show_table(found, USES)

@@ -66,8 +66,7 @@ class Inventory(Generic[T_co]):
     ) -> Pages[KeyUses]:
         """Yield all uses of a key version, by principal and operation.
 
-        Without keyring and version: the uses of the algorithm's public keys that are not the
-        tenant's own.
+        Without a version: the uses of the algorithm's public keys that are not the tenant's own.
         """
         query = {
             "algorithm": algorithm,
