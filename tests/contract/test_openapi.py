@@ -328,4 +328,4 @@ def test_what_a_query_must_have_it_must_have(
             field = required[0]["name"]
             status = 400 if field == "algorithm" else 422
             assert (answer.status_code, answer.json()["error"]["field"]) == (status, field)
-    assert seen == 6
+    assert seen == 7
