@@ -37,7 +37,7 @@ async def test_a_tenant_with_many_searches_has_one_running() -> None:
     """Another tenant's search begins at once, and only the first tenant's excess is refused."""
     store = SlowStore()
     nothing: Any = None
-    service = AuditService(cast(Any, store), *[nothing] * 6)
+    service = AuditService(cast(Any, store), *[nothing] * 8)
 
     def search(tenant: TenantId) -> asyncio.Task[object]:
         return asyncio.create_task(service.respond(ListRecords(tenant=tenant)))

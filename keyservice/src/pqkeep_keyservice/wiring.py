@@ -116,7 +116,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     note_signer = NoteSigner(store, key_cache, material, origin)
     cosigning = Witnesses(witnesses, store, log, note_signer)
     audit_service = AuditService(
-        store, key_cache, keyring_cache, log, signer, note_signer, cosigning, gate
+        store, key_cache, keyring_cache, log, signer, note_signer, cosigning, gate, rules
     )
     schedule = Schedule(store, transactions, least_delay)
     root_keys = RootKeyRotation(

@@ -466,7 +466,7 @@ def _key(key: InventoryKey, rules: tuple[Rule, ...], now: datetime) -> Inventory
         operations=tuple(map(_by_operation, key.operations)),
         principals=tuple(map(_by_principal, key.principals)),
         more_principals=key.has_more_principals,
-        rules=tuple(_assessed(rule, key, now) for rule in rules if _concerns(rule, key)),
+        rules=tuple(assessed(rule, key, now) for rule in rules if concerns(rule, key)),
     )
 
 
@@ -474,7 +474,7 @@ def _days(since: datetime, now: datetime) -> int:
     return max((now - since).days, 0)
 
 
-def _concerns(rule: Rule, key: InventoryKey) -> bool:
+def concerns(rule: Rule, key: InventoryKey) -> bool:
     """Return whether a rule ends uses of a key."""
     return key.algorithm in rule.algorithms and any(
         key.keyring.startswith(pattern.removesuffix(ALL_KEYRINGS))
@@ -484,7 +484,8 @@ def _concerns(rule: Rule, key: InventoryKey) -> bool:
     )
 
 
-def _assessed(rule: Rule, key: InventoryKey, now: datetime) -> RuleAssessment:
+def assessed(rule: Rule, key: InventoryKey, now: datetime) -> RuleAssessment:
+    """Return the state of a rule for a key."""
     denies, warns = rule.deny_from, rule.warn_from
     until = confidential_until(key.labels)
     return RuleAssessment(

@@ -16,6 +16,7 @@ from pqkeep_keyservice.audit.witnesses import Witnesses
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.campaigns import find_migration
 from pqkeep_keyservice.ledger.key_usage import (
@@ -42,6 +43,7 @@ from pqkeep_keyservice.ledger.records import (
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import Page
 from pqkeep_keyservice.live.key_material import KeyCache, KeyringCache
+from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.inventory import find_inventory, find_uses
@@ -113,7 +115,7 @@ WAIT_SECONDS = 10.0
 class AuditService:
     """Records events, lists and proves records, and signs checkpoints."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one part for each kind of request
         self,
         store: KeyStore,
         key_cache: KeyCache,
@@ -123,6 +125,7 @@ class AuditService:
         note_signer: NoteSigner,
         witnesses: Witnesses,
         gate: TenantGate,
+        rules: RuleCache,
     ) -> None:
         self._store = store
         self._key_cache = key_cache
@@ -132,6 +135,7 @@ class AuditService:
         self._note_signer = note_signer
         self._witnesses = witnesses
         self._gate = gate
+        self._rules = rules
         self._searches = FairQueue[TenantId, int](
             range(SEARCHES), per_subject=1, max_waiting=MAX_WAITING
         )
@@ -283,6 +287,10 @@ class AuditService:
         page = await self._search(request.tenant, find_inventory, request)
         if page is None:
             raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
+        try:
+            rules = await self._rules.get(request.tenant)
+        except DamagedKeyError:  # logged where the rules are enforced
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         keys: list[InventoryKey] = []
         for name, version in page.versions:
             entry = (await self._key_cache.get(name)).entry(version)
@@ -325,6 +333,7 @@ class AuditService:
             has_more=page.has_more,
             unattributed=page.unattributed,
             has_other_principals=page.has_other_principals,
+            rules=rules.rules,
         )
 
     async def _usage(self, request: GetUsage) -> Usage:
