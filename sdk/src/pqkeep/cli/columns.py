@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import sqlalchemy as sa
@@ -81,6 +82,25 @@ class Column:
             yield found
             if count < PAGE:
                 return
+
+    @contextmanager
+    def claim(self, refs: Sequence[Ref]) -> Iterator[Sequence[Ref]]:
+        """Keep other runs away from rows for a block. Yield the rows that no other run has.
+
+        Advisory locks of PostgreSQL do that. They lock nothing for other programs.
+        """
+        if self._engine.dialect.name != "postgresql":
+            yield refs
+            return
+        place = (self._table.schema, self._table.name, self._column.name)
+        digests = [blake2b(repr((place, ref)).encode(), digest_size=8).digest() for ref in refs]
+        numbers = [int.from_bytes(digest, "big", signed=True) for digest in digests]
+        every = sa.func.unnest(sa.cast(sa.literal(numbers), sa.ARRAY(sa.BigInteger)))
+        with self._engine.connect() as connection:
+            with _database():
+                own = connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(every)))
+                is_own = own.scalars().all()
+            yield [ref for ref, is_ours in zip(refs, is_own, strict=True) if is_ours]
 
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
         """Read rows again."""

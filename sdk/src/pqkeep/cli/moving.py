@@ -46,6 +46,8 @@ LONGEST_WAIT = 3600.0
 """Seconds without any response after which a run ends."""
 _VAIN_PASSES = 3
 """Passes in a row in which only other programs changed something."""
+_VAIN_PAUSE = 0.25
+"""Seconds: half of the pause after the first such pass. Each pause is twice as long."""
 _FIRST_WAIT, _LONGEST_PAUSE = 1.0, 60.0
 _BETWEEN_LINES, _BETWEEN_UPDATES = 10.0, 0.5
 """Seconds between two reports of progress: in a file, and on a terminal."""
@@ -258,6 +260,8 @@ class Run:
             if not self._pass() or not self.place.is_repeatable:
                 break
             vain = vain + 1 if self.moved == before else 0
+            if vain:
+                time.sleep(_VAIN_PAUSE * 2**vain)
         self.progress.end_line()
 
     def _pass(self) -> bool:
@@ -269,7 +273,8 @@ class Run:
             if self.is_dry:
                 continue
             for chunk in _shuffled(refs, self.pace.most):
-                changed += self._batches(self.place.read(chunk))
+                with self.place.claim(chunk) as own:
+                    changed += len(chunk) - len(own) + self._batches(self.place.read(own))
         if self.is_dry:
             return False
         self.left -= self.moved - before

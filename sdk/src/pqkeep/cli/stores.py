@@ -4,11 +4,11 @@ It shows its entries in pages, reads some of them again, and replaces an entry o
 changed since it was read. It never deletes.
 """
 
-import contextlib
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import islice
@@ -92,6 +92,10 @@ class Place(Protocol):
         """Show all entries, and yield those to be moved, page by page."""
         ...
 
+    def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
+        """Keep other runs away for a block, if the place can. Returns what no other run has."""
+        ...
+
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
         """Read entries again. Entries that are gone are left out."""
         ...
@@ -123,6 +127,10 @@ class Files:
             entries = map(self._entry, page)
             yield [entry.ref for entry in entries if entry is not None and look(entry)]
 
+    def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
+        """Return all files: each is locked while it is replaced."""
+        return nullcontext(refs)
+
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
         """Read files again."""
         return [entry for entry in map(self._entry, refs) if entry is not None]
@@ -153,7 +161,7 @@ class Files:
                 folders.sort()
                 for name in sorted(names):
                     file = os.path.join(folder, name)  # noqa: PTH118 - as the user named it
-                    with contextlib.suppress(FileNotFoundError):
+                    with suppress(FileNotFoundError):
                         if stat.S_ISREG(os.lstat(file).st_mode):
                             yield file
 
@@ -204,6 +212,10 @@ class Lines:
             if self._is_written:
                 sys.stdout.buffer.write(b"".join(self._lines))
                 sys.stdout.buffer.flush()
+
+    def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
+        """Return all lines: no other run has them."""
+        return nullcontext(refs)
 
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
         """Return lines."""
