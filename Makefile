@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-keyrings bench-scaling moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-inventory bench-keyrings bench-scaling moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -61,6 +61,9 @@ latency: $(VENV)/dev ## measure latency at half of the load that saturates
 
 bench-log: $(VENV)/dev ## measure searches, proofs and exports of a long audit log
 	$(BIN)/python -m benchmarks.log $(ARGS)
+
+bench-inventory: $(VENV)/dev ## measure the inventory over a million records: pages, counts, and counting
+	$(BIN)/python -m benchmarks.inventory $(ARGS)
 
 bench-keyrings: $(VENV)/dev ## measure 100,000 keyrings of one tenant: created, listed, used, backed up
 	$(BIN)/python -m benchmarks.keyrings $(ARGS)
