@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 from msgspec import Meta
 
-from pqkeep_gateway.access.callers import PERMISSION_OF
+from pqkeep_gateway.access.callers import PERMISSION_OF, Permission
 from pqkeep_gateway.api.audit_data import Instant, instant
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
 from pqkeep_gateway.api.key_fields import recorded_name_field
@@ -490,7 +490,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
             path="/rules/preview",
             name="preview_rules",
             handler=handlers.preview,
-            permission=PERMISSION_OF[reading],
+            permission=Permission.VIEW_INVENTORY,
             example=_PREVIEW,
             fields=(_OF_PROFILE, _OF_RULE, _OF_ALGORITHMS, _OF_KEYRINGS, _OF_USES),
             field_codes=KEY_FIELDS[reading],
