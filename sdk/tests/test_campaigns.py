@@ -55,6 +55,11 @@ def test_a_move_names_its_campaign(client: Client) -> None:
         }
         if is_source:
             assert client.kem.re_encrypt(old.ciphertext, **named).moved
+            found = client.campaigns.progress("cards")
+            assert (found.moved, found.left, found.canary) == (1, None, "none")
+            (moved,) = found.moved_by_version
+            assert (moved.key_version, moved.target_algorithm) == (1, "ML-KEM-1024")
+            assert not found.is_quiet
             continue
         with pytest.raises(InvalidRequestError):
             client.kem.re_encrypt(old.ciphertext, **named)

@@ -534,6 +534,56 @@ class CampaignScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MovedVersions:
+    """A campaign's re-encryptions from one key version to another."""
+
+    keyring: str
+    algorithm: str
+    key_version: int
+    target_keyring: str
+    target_algorithm: str
+    target_key_version: int
+    count: int
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedUses:
+    """A principal's refused uses of a disabled key version."""
+
+    principal: str
+    keyring: str
+    algorithm: str
+    key_version: int | None
+    """None: the caller asked for the active version."""
+    count: int
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignProgress:
+    """What is known of a campaign. No share is shown: nobody knows the whole."""
+
+    moved: int
+    """Re-encryptions, counted in the audit log."""
+    moved_by_version: tuple[MovedVersions, ...]
+    left: int | None
+    """Ciphertexts of the sources, as the newest scans state. None: there is no scan."""
+    unreadable: int
+    """Entries without a known key version, as these scans state."""
+    scans: tuple[CampaignScan, ...]
+    is_quiet: bool
+    """Whether the service saw no use of a source for the campaign's quiet days."""
+    last_used_at: datetime | None
+    canary: str
+    """``none``, ``running`` or ``ended``."""
+    canary_until: datetime | None
+    refused: tuple[RefusedUses, ...]
+    """The refused uses in the canary's time, the newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """An audit record about one operation, action or refusal."""
 

@@ -9,7 +9,16 @@ from urllib.parse import quote
 from pqkeep._call import Call, change, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation
-from pqkeep.models import Campaign, CampaignScan, CampaignSource, CampaignTarget, ScannedVersion
+from pqkeep.models import (
+    Campaign,
+    CampaignProgress,
+    CampaignScan,
+    CampaignSource,
+    CampaignTarget,
+    MovedVersions,
+    RefusedUses,
+    ScannedVersion,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -61,6 +70,11 @@ class Campaigns(Generic[T_co]):
     def get(self, name: str) -> Call[Campaign]:
         """Return a campaign. Raises NotFoundError."""
         return get(_path(name), _campaign)
+
+    @Operation
+    def progress(self, name: str) -> Call[CampaignProgress]:
+        """Return what is known of a campaign. Raises NotFoundError."""
+        return get(_path(name), _progress)
 
     @Operation
     def close(self, name: str) -> Call[Campaign]:
@@ -118,6 +132,48 @@ def _campaign(data: Data) -> Campaign:
         created_at=data.time("created_at"),
         created_by=data.text("created_by"),
         changed_at=data.time("changed_at"),
+    )
+
+
+def _progress(data: Data) -> CampaignProgress:
+    moved, left = data.nested("moved"), data.nested("left")
+    quiet, canary = data.nested("quiet"), data.nested("canary")
+    return CampaignProgress(
+        moved=moved.integer("count"),
+        moved_by_version=tuple(map(_moved, moved.objects("by_version"))),
+        left=left.integer_or_none("count"),
+        unreadable=left.integer("unreadable"),
+        scans=tuple(map(_scan, left.objects("scans"))),
+        is_quiet=quiet.flag("is_quiet"),
+        last_used_at=quiet.time_or_none("last_used_at"),
+        canary=canary.text("state"),
+        canary_until=canary.time_or_none("until"),
+        refused=tuple(map(_refused, canary.objects("refused"))),
+    )
+
+
+def _moved(data: Data) -> MovedVersions:
+    return MovedVersions(
+        keyring=data.text("keyring"),
+        algorithm=data.text("algorithm"),
+        key_version=data.integer("key_version"),
+        target_keyring=data.text("target_keyring"),
+        target_algorithm=data.text("target_algorithm"),
+        target_key_version=data.integer("target_key_version"),
+        count=data.integer("count"),
+        first_at=data.time("first_at"),
+        last_at=data.time("last_at"),
+    )
+
+
+def _refused(data: Data) -> RefusedUses:
+    return RefusedUses(
+        principal=data.text("principal"),
+        keyring=data.text("keyring"),
+        algorithm=data.text("algorithm"),
+        key_version=data.integer_or_none("key_version"),
+        count=data.integer("count"),
+        last_at=data.time("last_at"),
     )
 
 
