@@ -19,8 +19,9 @@ from pqkeep_keyservice.crypto.dem import key_info
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
-from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic
+from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic, rules_mac
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
+from pqkeep_keyservice.keys.rules import RuleSet
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.operations.kem_dem import Purpose
 from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
@@ -28,6 +29,7 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm
 from pqkeep_protocol.envelopes import read_header
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.rules import rules_of
 
 FOLDER = Path(__file__).parents[2] / "tests" / "vectors"
 VECTORS: dict[str, Any] = json.loads((FOLDER / "formats-at-rest.json").read_text())
@@ -53,6 +55,13 @@ def test_a_sealed_seed_is_unsealed(keyring: str, vectors: dict[str, Any]) -> Non
 def test_the_check_value_is_what_it_was() -> None:
     """A root key has this check value."""
     assert SEALER.check_value(3).hex() == VECTORS["check_value"]
+
+
+def test_the_mac_of_rules_is_what_it_was() -> None:
+    """A rule with every field has this text, and this MAC."""
+    rules = RuleSet(TENANT, rules_of(VECTORS["rules"]["text"]), 7)
+    assert rules.text.decode() == VECTORS["rules"]["text"]
+    assert rules_mac(SEALER, rules).hex() == VECTORS["rules"]["mac"]
 
 
 @pytest.mark.parametrize(
