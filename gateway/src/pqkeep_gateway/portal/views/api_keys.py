@@ -29,6 +29,8 @@ GROUPS: Mapping[Group, tuple[str, str]] = {
         "Delete keyrings",
         "list keyrings, and delete those that allow it",
     ),
+    Group.CAMPAIGNS: ("Run campaigns", "re-encrypt, and report scans"),
+    Group.INVENTORY: ("Read the inventory", "keys with their uses, and previews of rules"),
     Group.ADMINISTER: ("Administer", "API keys, usage, plan and the audit log, but no keys"),
 }
 """The groups of operations, with title and description."""
