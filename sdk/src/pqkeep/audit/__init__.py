@@ -11,6 +11,7 @@ extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
 """
 
 from pqkeep.audit._formats import MalformedError, NoJsonError, parse
+from pqkeep.audit._migration import verify_report
 from pqkeep.audit._verification import verify
 from pqkeep.audit.report import (
     Anchor,
@@ -38,4 +39,5 @@ __all__ = [
     "Witnessed",
     "parse",
     "verify",
+    "verify_report",
 ]

@@ -25,6 +25,7 @@ from pqkeep.cli import (
     login,
     macs,
     re_encryption,
+    report,
     rules,
     shared_secrets,
     signing,
@@ -50,7 +51,18 @@ re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
 macs.add_to(app)
-for group in (keys, keyrings, rules, campaign, api_keys, tenants, audit, inventory, transit):
+for group in (
+    keys,
+    keyrings,
+    rules,
+    campaign,
+    api_keys,
+    tenants,
+    audit,
+    inventory,
+    report,
+    transit,
+):
     app.add_typer(group.app)
 
 

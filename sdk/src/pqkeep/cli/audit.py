@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -386,7 +387,7 @@ def verify_command(
         typer.Argument(
             metavar="FILE...",
             help="Exports of the audit log, saved JSON lines or API responses with checkpoints, "
-            "consistency proofs and keys, and proofs of records.",
+            "consistency proofs and keys, proofs of records, or the directory of a migration report.",
             show_default=False,
         ),
     ],
@@ -425,16 +426,23 @@ def verify_command(
     The status is 0 if everything is verified, 7 if anything is wrong, 1 if a file cannot be read,
     and 2 for a usage error.
     """
-    from pqkeep.audit import verify  # noqa: PLC0415 - no other command needs it
+    from pqkeep.audit import verify, verify_report  # noqa: PLC0415 - no other command needs it
 
     if given_before(context).get("output") == Output.JSON.value:
         output = Output.JSON
     try:
         for file in (*files, *(() if keys is None else (keys,))):
             _require_lines(file)
-        report = verify(
-            files,
-            keys,
+        folders = [file for file in files if file.is_dir()]
+        others = [file for file in files if file not in folders]
+        if len(folders) > 1:
+            raise Refusal("several directories are named", "verify each report by itself")
+        check = (
+            partial(verify_report, folders[0], keys, others)
+            if folders
+            else partial(verify, files, keys)
+        )
+        report = check(
             witnesses=[key for given in witness or () for key in _witness_keys(given)],
             least_witnesses=least_witnesses,
         )

@@ -1,0 +1,347 @@
+"""A migration report verifies offline, and an edited one does not and says which part."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway.tests.test_external_keys import RSA_2048, asset, bom
+from tests.fixtures.caller import refusal_of
+from tests.fixtures.installation import Installation
+
+from pqkeep import Client
+from pqkeep.audit import Report, verify_report
+from pqkeep.migration import save_report
+from pqkeep_protocol.algorithms import Algorithm
+
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+Json = dict[str, Any]
+
+
+def _prepared(installation: Installation, host: str = "www") -> Client:
+    """Return the client of a tenant with keys, moves, refusals and keys elsewhere."""
+    tenant = installation.new_tenant()
+    client = Client(installation.base_url, tenant.api_key)
+    for algorithm in ("Kyber768", "ML-KEM-1024", "Dilithium3", "XAES-256-GCM"):
+        client.keys.generate(algorithm)
+    sealed = [client.kem.encrypt(b"text", algorithm="Kyber768") for _ in range(3)]
+    client.signatures.sign(b"text", algorithm="Dilithium3")
+    campaign = {
+        "sources": [{"algorithm": "Kyber768"}],
+        "target": {"algorithm": "ML-KEM-1024"},
+    }
+    assert tenant.ask("PUT", "/campaigns/cards", campaign).is_success
+    for one in sealed[:2]:
+        body = {
+            "algorithm": "Kyber768",
+            "key_version": 1,
+            "ciphertext": b64encode(one.ciphertext).decode(),
+            "to": {"algorithm": "ML-KEM-1024"},
+            "campaign": "cards",
+        }
+        tenant.post("/kem/re-encrypt", body)
+    rule = {
+        "algorithms": ["X-Wing"],
+        "warn_from": "2026-01-01T00:00:00Z",
+        "deny_from": "2026-02-01T00:00:00Z",
+    }
+    person = installation.person(tenant.tenant_id)
+    put = person.ask_proven("PUT", "/rules/algorithms/no-x-wing", rule)
+    assert put.is_success, put.text
+    assert refusal_of(tenant.ask("POST", "/kms/keys/generate", {"algorithm": "X-Wing"}))[0] == 403
+    client.keys.rotate("Kyber768")
+    installation.archive(tenant.tenant_id, Algorithm.ML_KEM_768, 1)
+    certificate = asset(
+        host, "certificate", crypto={"certificateProperties": {"subjectPublicKeyRef": "rsa"}}
+    )
+    external = {"source": "tls", "document": bom(RSA_2048, certificate)}
+    tenant.post("/inventory/external", external, status=201)
+    return client
+
+
+@pytest.fixture(scope="module")
+def saved(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A verified report."""
+    directory = tmp_path_factory.mktemp("reports") / "report"
+    with _prepared(installation) as client:
+        report = save_report(client, directory, since=SINCE, signed_by="default/ML-DSA-65")
+    assert report.is_verified, report.findings
+    return directory
+
+
+@pytest.fixture
+def report(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the report, to edit."""
+    copy = tmp_path / "report"
+    shutil.copytree(saved, copy)
+    return copy
+
+
+def edit(directory: Path, name: str, change: Callable[[Any], None]) -> None:
+    """Edit a JSON file, and the manifest with it, as a forger would."""
+    value = json.loads((directory / name).read_text())
+    change(value)
+    (directory / name).write_text(json.dumps(value))
+    renew(directory)
+
+
+def renew(directory: Path) -> None:
+    """Write the manifest's digests again."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["files"] = {
+        path.name: sha256(path.read_bytes()).hexdigest()
+        for path in directory.iterdir()
+        if path.name != "manifest.json"
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def found(report: Report) -> list[tuple[str, str]]:
+    """Return the file and the kind of each finding."""
+    return [(Path(finding.file).name, finding.kind.value) for finding in report.findings]
+
+
+def test_it_says_what_the_records_say(saved: Path) -> None:
+    """Counts of moves, keys elsewhere and uses are in its files, and in its text."""
+    counts = json.loads((saved / "counts.json").read_text())
+    moved = {"source": "default/Kyber768/1", "target": "default/ML-KEM-1024/1"}
+    assert counts["moved"] == [{"campaign": "cards", **moved, "count": 2}]
+    text = (saved / "report.md").read_text()
+    assert "2 ciphertexts moved from default/Kyber768/1 to default/ML-KEM-1024/1" in text
+    assert "0 of 1 keys elsewhere are moved" in text
+    assert saved.stat().st_mode & 0o077 == 0
+
+
+def lines_of(directory: Path) -> list[str]:
+    """Return the lines of the export."""
+    return (directory / "audit.jsonl").read_text().splitlines(keepends=True)
+
+
+def write_lines(directory: Path, lines: list[str]) -> None:
+    """Write the export again."""
+    (directory / "audit.jsonl").write_text("".join(lines))
+    renew(directory)
+
+
+def records(lines: list[str], operation: str) -> list[int]:
+    """Return the places of an operation's records in an export."""
+    return [place for place, line in enumerate(lines) if f'"operation":"{operation}"' in line]
+
+
+def test_an_unchanged_copy_verifies(report: Path) -> None:
+    """The directory alone is enough."""
+    assert verify_report(report).is_verified
+
+
+def test_a_removed_record_shows(report: Path) -> None:
+    """The export is incomplete, and the counts are no longer those of the records."""
+    lines = lines_of(report)
+    del lines[records(lines, "encrypt")[0]]
+    write_lines(report, lines)
+    kinds = found(verify_report(report))
+    assert ("audit.jsonl", "missing") in kinds
+    assert ("inventory.json", "wrong-count") in kinds
+
+
+def test_a_cut_or_reordered_export_shows(report: Path) -> None:
+    """An export without its end, or in another order, does not verify."""
+    lines = lines_of(report)
+    first, second = records(lines, "encrypt")[:2]
+    swapped = list(lines)
+    swapped[first], swapped[second] = lines[second], lines[first]
+    write_lines(report, swapped)
+    assert ("audit.jsonl", "out-of-order") in found(verify_report(report))
+    write_lines(report, lines[:-3])
+    assert ("audit.jsonl", "truncated") in found(verify_report(report))
+
+
+def _more_uses(inventory: Json) -> None:
+    key = next(key for key in inventory["pages"][0]["keys"] if key["uses"])
+    key["uses"] += 1
+
+
+def _fewer_uses_by_operation(inventory: Json) -> None:
+    key = next(key for key in inventory["pages"][0]["keys"] if key["uses"])
+    key["operations"][0]["uses"] -= 1
+    key["uses"] -= 1
+
+
+def _another_principal(inventory: Json) -> None:
+    key = next(key for key in inventory["pages"][0]["keys"] if key["principals"])
+    key["principals"][0]["principal"] = "api-key:7"
+
+
+def _an_undestroyed_key(inventory: Json) -> None:
+    key = next(key for key in inventory["pages"][0]["keys"] if key["private_key"] == "destroyed")
+    key["private_key"] = "present"
+
+
+def _a_destroyed_key(inventory: Json) -> None:
+    key = next(key for key in inventory["pages"][0]["keys"] if key["private_key"] == "present")
+    key["private_key"] = "destroyed"
+
+
+def _no_key(inventory: Json) -> None:
+    inventory["pages"][0]["keys"].pop()
+
+
+def _an_invented_key(inventory: Json) -> None:
+    key = inventory["pages"][0]["keys"][-1]
+    inventory["pages"][0]["keys"].append({**key, "key_version": 9, "uses": 0, "operations": []})
+
+
+def _another_root(inventory: Json) -> None:
+    inventory["pages"][0]["as_of"]["root"] = b64encode(bytes(32)).decode()
+
+
+def _a_moved_ciphertext(counts: Json) -> None:
+    counts["moved"][0]["count"] += 1
+
+
+def _no_refusal(counts: Json) -> None:
+    assert counts["denied"][0]["rule"] == "no-x-wing"
+    counts["denied"].clear()
+
+
+def _another_owner(external: Json) -> None:
+    external["sources"][0]["keys"][0]["owner"] = "nobody"
+
+
+def _all_moved(external: Json) -> None:
+    external["sources"][0]["keys"][0]["moved"] = True
+
+
+def _no_source(external: Json) -> None:
+    external["sources"].clear()
+
+
+def _another_target(campaigns: Json) -> None:
+    campaigns["campaigns"][0]["target"]["algorithm"] = "X-Wing"
+
+
+def _an_invented_rule(rules: Json) -> None:
+    rules["rules"].append(
+        {
+            "name": "r",
+            "algorithms": ["Kyber768"],
+            "keyrings": ["*"],
+            "uses": ["encrypt"],
+            "successor": None,
+            "warn_from": None,
+            "deny_from": "2027-01-01T00:00:00.000Z",
+            "exceptions": [],
+        }
+    )
+
+
+def _another_date(rules: Json) -> None:
+    rules["rules"][0]["deny_from"] = "2025-02-01T00:00:00.000Z"
+
+
+def _no_rule(rules: Json) -> None:
+    rules["rules"].clear()
+
+
+def _an_active_key_in_the_cbom(cbom: Json) -> None:
+    for component in cbom["components"]:
+        for entry in component.get("properties", ()):
+            if entry["name"] == "pqkeep:status" and entry["value"] == "archived":
+                entry["value"] = "active"
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "kind", "message"),
+    [
+        ("inventory.json", _more_uses, "wrong-count", "uses in the records"),
+        ("inventory.json", _fewer_uses_by_operation, "wrong-count", "uses by"),
+        ("inventory.json", _another_principal, "wrong-count", "api-key:7"),
+        ("inventory.json", _an_undestroyed_key, "edited", "default/Kyber768/1"),
+        ("inventory.json", _a_destroyed_key, "edited", "no record says so"),
+        ("inventory.json", _no_key, "missing", "is missing; record"),
+        ("inventory.json", _an_invented_key, "inserted", "no record made"),
+        ("inventory.json", _another_root, "no-checkpoint", "no checkpoint signs"),
+        ("counts.json", _a_moved_ciphertext, "wrong-count", "moved"),
+        ("counts.json", _no_refusal, "wrong-count", "denied"),
+        ("external.json", _another_owner, "edited", "the source tls"),
+        ("external.json", _all_moved, "edited", "the source tls"),
+        ("external.json", _no_source, "missing", "the source tls"),
+        ("campaigns.json", _another_target, "edited", "the campaign cards"),
+        ("rules.json", _an_invented_rule, "edited", "the rules are not those"),
+        ("rules.json", _another_date, "edited", "the rules are not those of record"),
+        ("rules.json", _no_rule, "edited", "the rules are not those of record"),
+        ("cbom.json", _an_active_key_in_the_cbom, "edited", "default/Kyber768/1"),
+    ],
+)
+def test_an_edited_claim_shows(
+    report: Path, file: str, change: Callable[[Any], None], kind: str, message: str
+) -> None:
+    """The finding names the file and the claim, although the manifest was written again."""
+    edit(report, file, change)
+    findings = verify_report(report).findings
+    assert any(
+        Path(finding.file).name == file and finding.kind == kind and message in finding.message
+        for finding in findings
+    ), findings
+
+
+def test_the_text_and_the_manifest_are_checked(report: Path) -> None:
+    """Another text, a missing, a new and a changed file show."""
+    text = report / "report.md"
+    text.write_text(text.read_text().replace("| No.", "| Yes."))
+    assert ("report.md", "edited") in found(verify_report(report))
+    renew(report)
+    assert found(verify_report(report)) == [("report.md", "edited")]
+    (report / "more.txt").write_text("")
+    (report / "external.json").unlink()
+    kinds = found(verify_report(report))
+    assert {("more.txt", "inserted"), ("external.json", "missing")} <= set(kinds)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "inventory.json", "rules.json", "cbom.json"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"pages":[{}]}', '{"rules":[{}]}'])
+def test_malformed_files_are_findings(report: Path, name: str, content: str) -> None:
+    """A file of any other form is a finding, and no exception."""
+    (report / name).write_text(content)
+    assert not verify_report(report).is_verified
+
+
+def test_parts_of_two_tenants_do_not_go_together(
+    report: Path, installation: Installation, tmp_path: Path
+) -> None:
+    """Files of another tenant's report, and a bill of materials signed by its key, show."""
+    other = tmp_path / "other"
+    with _prepared(installation, "other") as client:
+        assert save_report(client, other, since=SINCE, signed_by="default/ML-DSA-65").is_verified
+    for name in ("inventory.json", "audit.jsonl", "external.json"):
+        copy = tmp_path / f"copy-{name}"
+        shutil.copytree(report, copy)
+        shutil.copy(other / name, copy / name)
+        renew(copy)
+        assert not verify_report(copy).is_verified, name
+    for name in ("cbom.json.jws", "jwks.json"):
+        shutil.copy(other / name, report / name)
+    renew(report)
+    kinds = found(verify_report(report))
+    assert ("cbom.json.jws", "bad-signature") in kinds
+    assert ("cbom.json.jws", "edited") in kinds
+
+
+def test_a_newer_checkpoint_of_ones_own_shows_an_old_report(
+    report: Path, saved: Path, installation: Installation, tmp_path: Path
+) -> None:
+    """With a checkpoint that was kept elsewhere, a log that lost records does not verify."""
+    keys = tmp_path / "keys.json"
+    keys.write_text((saved / "keys.jsonl").read_text())
+    assert verify_report(report, keys).is_verified
+    forged = tmp_path / "forged.json"
+    forged.write_text(
+        (saved / "keys.jsonl").read_text().replace('"public_key":"', '"public_key":"A')
+    )
+    assert not verify_report(report, forged).is_verified
