@@ -33,6 +33,7 @@ INTERNAL = frozenset(
         "ContractChangedError",
         "DuplicateNoticeError",
         "InvalidAddressError",
+        "InvalidInventoryError",
         "InvalidProviderResponseError",
         "InvalidValueError",
         "MailDeferredError",
