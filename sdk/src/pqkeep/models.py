@@ -565,6 +565,7 @@ class RefusedUses:
 class CampaignProgress:
     """What is known of a campaign. No share is shown: nobody knows the whole."""
 
+    campaign: Campaign
     moved: int
     """Re-encryptions, counted in the audit log."""
     moved_by_version: tuple[MovedVersions, ...]
@@ -581,6 +582,8 @@ class CampaignProgress:
     canary_until: datetime | None
     refused: tuple[RefusedUses, ...]
     """The refused uses in the canary's time, the newest first."""
+    is_complete: bool
+    """Whether ``refused`` has all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

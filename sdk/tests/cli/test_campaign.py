@@ -451,6 +451,106 @@ def test_what_is_refused(command: Command, campaign: Client) -> None:
     assert (closed.status, "is closed" in closed.err) == (2, True)
 
 
+def test_a_plan_is_created_shown_and_closed(command: Command, tenant: Client) -> None:
+    """Plans merge versions and are never replaced unasked; show says each kind of knowledge."""
+    create = ("campaign", "create", NAME, "--to", "default/X-Wing")
+    for options, said in (
+        (("--from", "Kyber768"), "--from must be"),
+        (("--from", "default/Kyber768/0"), "--from must be"),
+        (("--from", f"default/Kyber768/{'9' * 5000}"), "--from must be"),
+        (("--from", "default/Kyber768/1/2"), "--from must be"),
+        (("--from", "default/Kyber768", "--to", "default/X-Wing/1"), "--to must be"),
+        (("--from", "default/Kyber768", "--from", "default/ML-KEM-768/1"), "more than once"),
+    ):
+        ended = command(*create, *options)
+        assert (ended.status, said in ended.err) == (2, True), (options, ended.err)
+    unknown = command(*create, "--from", "default/none")
+    assert (unknown.status, "algorithm" in unknown.err) == (1, True)
+    assert tenant.campaigns.list() == ()
+    for algorithm in (KEM, HYBRID):
+        tenant.keys.generate(algorithm)
+    sources = ("--from", "default/ML-KEM-768/1", "--from", "default/Kyber768/2")
+    as_json = ("--output", "json")
+    plan = made(command(*create, *sources, "--quiet-days", "7", "--description", "cards", *as_json))
+    assert (plan["sources"], plan["quiet_days"], plan["description"]) == (
+        [{"algorithm": KEM, "keyring": "default", "key_versions": [1, 2]}],
+        *(7, "cards"),
+    )
+    again = command(*create, "--from", "default/Kyber768")
+    assert (again.status, "--force" in again.err) == (2, True)
+    sealed = tenant.kem.encrypt(TEXT, algorithm=KEM)
+    named: dict[str, Any] = {"key_version": 1, "algorithm": KEM, "to_algorithm": HYBRID}
+    tenant.kem.re_encrypt(sealed.ciphertext, campaign=NAME, **named)
+    known = command("campaign", "show", NAME).out.decode()
+    for part in ("from default/Kyber768/1, default/Kyber768/2 to default/X-Wing.", "1 re-encrypt"):
+        assert part in known
+    assert "Left: unknown" in known
+    assert "for 7 days (observed): no" in known
+    assert "Canary: there was none." in known
+    (command.directory / "old").write_text(
+        tenant.kem.encrypt_to_envelope(TEXT, algorithm=KEM).envelope
+    )
+    assert command("campaign", "scan", NAME, "old", "--place", "disk").status == 0
+    known = command("campaign", "show", NAME).out.decode()
+    assert "Left (a statement): 1 ciphertext," in known
+    assert "disk" in known
+    shown = made(command("campaign", "show", NAME, *as_json))
+    parts = (shown["moved"]["count"], shown["left"]["count"], shown["canary"]["state"])
+    assert (*parts, shown["moved"]["knowledge"]) == (1, 1, "none", "exact")
+    listed = made(command("campaign", "list", *as_json))
+    assert (listed["total"], listed["campaigns"][0]["name"]) == (1, NAME)
+    assert "default/Kyber768/1, default/Kyber768/2" in command("campaign", "list").out.decode()
+    assert made(command("campaign", "close", NAME, *as_json))["state"] == "closed"
+    assert command("campaign", "show", "none").status == 4
+    assert command("campaign", "close", "none").status == 4
+    opened = made(command(*create, "--from", "default/Kyber768", "--force", *as_json))
+    assert (opened["state"], opened["sources"][0]["key_versions"]) == ("open", None)
+    assert tenant.campaigns.progress(NAME).moved == 1
+
+
+CANARY = {
+    "knowledge": "observed",
+    "as_of": "2026-02-03T12:00:00Z",
+    "state": "running",
+    "since": "2026-02-01T12:00:00Z",
+    "until": "2026-02-07T12:00:00Z",
+    "ended_at": None,
+    "begun_by": "user:1",
+    "disabled": [],
+    "refused": [
+        {
+            "principal": "api-key:3/billing",
+            "keyring": "default",
+            "algorithm": KEM,
+            "key_version": version,
+            "count": 2,
+            "last_at": "2026-02-02T12:00:00Z",
+        }
+        for version in (None, 1)
+    ],
+    "complete": False,
+}
+
+
+def test_a_canary_names_who_was_refused(
+    command: Command, tenant: Client, response: Callable[..., str]
+) -> None:
+    """Each refused principal has a line, and an incomplete list says that there is more."""
+    tenant.campaigns.put(
+        NAME, sources=[CampaignSource(algorithm=KEM)], target=CampaignTarget(algorithm=HYBRID)
+    )
+    known = dict(tenant.inventory.evidence(f"/campaigns/{NAME}")) | {"canary": CANARY}
+    url = response(json.dumps({"data": known}).encode(), 200)
+    said = command.as_(PQKEEP_URL=url)("campaign", "show", NAME).out.decode()
+    assert "Canary until 2026-02-07T12:00:00Z (observed): running. 4 refused uses, and more" in said
+    lines = [line.split() for line in said.splitlines() if "billing" in line]
+    assert [line[1:3] for line in lines] == [
+        ["default/Kyber768/active", "2"],
+        ["default/Kyber768/1", "2"],
+    ]
+    assert "The service saw no use of a source." in said
+
+
 def test_transit_texts_that_name_no_key(command: Command, campaign: Client) -> None:
     """A version that may be the source's or the target's is refused, and changes nothing."""
     sealed = campaign.kem.encrypt(TEXT)

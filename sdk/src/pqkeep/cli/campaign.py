@@ -1,16 +1,18 @@
-"""``pqkeep campaign``: count what is left under old keys, and move it.
+"""``pqkeep campaign``: plan a move to a new key, count what is left under old keys, and move it.
 
 A scan reads headers only. Its file stays here, and the service records a statement with its digest.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 import typer
 
@@ -19,7 +21,7 @@ from pqkeep.algorithms import Algorithm
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import destination
-from pqkeep.cli.display import as_json, show_facts, show_json, show_table
+from pqkeep.cli.display import as_json, show_facts, show_json, show_rows, show_table
 from pqkeep.cli.failures import LEFT, OTHER, Refusal, printable
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.moving import Aim, Counts, Pace, Plan, Progress, Run, SourceKey
@@ -27,16 +29,21 @@ from pqkeep.cli.options import STANDARD, Force
 from pqkeep.cli.sources import whole
 from pqkeep.cli.stored import StoredKey
 from pqkeep.cli.stores import Columns, Files, Lines, Place
-from pqkeep.errors import how_to_install
-from pqkeep.models import ScannedVersion
+from pqkeep.errors import NotFoundError, how_to_install
+from pqkeep.models import CampaignSource, CampaignTarget, ScannedVersion
 from pqkeep.new_files import PRIVATE
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
+    from pqkeep.models import Campaign as StoredCampaign
+    from pqkeep.models import CampaignProgress, RefusedUses
 
 FORMAT = "pqkeep/v1/campaign-scan"
 LONGEST_URL = 4096
 LONGEST_PLACE = 200
+_WITH_VERSION = 3
+"""The parts of a key's name with its version."""
+_is_version = re.compile("[1-9][0-9]{0,9}").fullmatch
 _COLUMNS = {
     "keyring": "KEYRING",
     "algorithm": "ALGORITHM",
@@ -45,10 +52,32 @@ _COLUMNS = {
     "count": "COUNT",
     "state": "STATE",
 }
+_PLANS = {
+    "name": "NAME",
+    "state": "STATE",
+    "sources": "FROM",
+    "target": "TO",
+    "quiet_days": "QUIET DAYS",
+    "created_at": "CREATED",
+}
+_MOVED = {"source": "FROM", "target": "TO", "count": "MOVED", "last_at": "LAST MOVED"}
+_SCANS = {
+    "place": "PLACE",
+    "left": "LEFT",
+    "unreadable": "UNREADABLE",
+    "scanned_at": "SCANNED",
+    "principal": "PRINCIPAL",
+}
+_REFUSED = {
+    "principal": "PRINCIPAL",
+    "source": "KEY",
+    "count": "REFUSED",
+    "last_at": "LAST REFUSED",
+}
 
 app = typer.Typer(
     name="campaign",
-    help="Count what is left under old keys, and move it to new ones.",
+    help="Plan a move to a new key, count what is left under old keys, and move it.",
     no_args_is_help=True,
 )
 
@@ -356,6 +385,251 @@ def _rows(counts: Counts, plan: Plan) -> list[Row]:
         Row(**key._asdict(), form=form.value, count=count, state=state(key))
         for (key, form), count in sorted(counts.by_key.items())
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """A campaign, as a line of the table."""
+
+    name: str
+    state: str
+    sources: str
+    target: str
+    quiet_days: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountRow:
+    """Moved ciphertexts or refused uses, as a line of the table."""
+
+    source: str
+    target: str = ""
+    principal: str = ""
+    count: int
+    last_at: datetime
+
+
+@command(app, "create")
+def create(
+    invocation: Invocation,
+    name: Name,
+    *,
+    from_: Annotated[
+        list[str],
+        typer.Option(
+            "--from",
+            metavar="KEYRING/ALGORITHM[/VERSION]",
+            help="A key to move away from, such as default/ML-KEM-768. Without a version: all; of "
+            "the target's own key, all but the active one. Can be repeated.",
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="KEYRING/ALGORITHM",
+            help="The key to move to, such as default/ML-KEM-1024. Its active version is used.",
+        ),
+    ],
+    quiet_days: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="The days without a use after which the sources are quiet."
+        ),
+    ] = 30,
+    description: Annotated[
+        str, typer.Option(metavar="TEXT", help="A description for people.", show_default=False)
+    ] = "",
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            "-f",
+            help="Replace the campaign if it exists, and open it. Its scans and moves stay.",
+        ),
+    ] = False,
+) -> None:
+    """Create a campaign: a plan to move data from old keys to a new one. It enforces nothing."""
+    sources, target = _sources(from_), _target(to)
+    with invocation.connect() as client:
+        if not force and _exists(client, name):
+            raise Refusal(
+                f"the campaign {name} exists", "replace it with --force, or choose another name"
+            )
+        made = client.campaigns.put(
+            name, sources=sources, target=target, description=description, quiet_days=quiet_days
+        )
+    _show_plan(invocation, made)
+
+
+@command(app, "list")
+def list_campaigns(invocation: Invocation) -> None:
+    """List campaigns, including closed ones."""
+    with invocation.connect() as client:
+        found = client.campaigns.list()
+    if invocation.is_json:
+        show_rows(invocation, "campaigns", found, {})
+    else:
+        show_table((_plan_row(campaign) for campaign in found), _PLANS)
+
+
+@command(app, "show")
+def show(invocation: Invocation, name: Name) -> None:
+    """Show a campaign, and what is known of it."""
+    with invocation.connect() as client:
+        if invocation.is_json:
+            show_json(client.inventory.evidence(f"/campaigns/{quote(name, safe='')}"))
+            return
+        found = client.campaigns.progress(name)
+    _show_progress(found)
+
+
+@command(app, "close")
+def close(invocation: Invocation, name: Name) -> None:
+    """Close a campaign. It keeps its name, its scans and its moves."""
+    with invocation.connect() as client:
+        closed = client.campaigns.close(name)
+    _show_plan(invocation, closed)
+
+
+def _sources(given: Sequence[str]) -> list[CampaignSource]:
+    """Return the sources in texts. Raises Refusal."""
+    versions: dict[tuple[str, str], list[int | None]] = {}
+    for text in given:
+        keyring, algorithm, version = _key(text, _WITH_VERSION)
+        versions.setdefault((keyring, algorithm), []).append(version)
+    for (keyring, algorithm), named in versions.items():
+        if None in named and len(named) > 1:
+            raise Refusal(
+                f"--from names {keyring}/{algorithm} more than once, and once without a version",
+                "name all versions, or none",
+            )
+    return [
+        CampaignSource(
+            keyring=keyring,
+            algorithm=algorithm,
+            key_versions=tuple(version for version in named if version is not None) or None,
+        )
+        for (keyring, algorithm), named in versions.items()
+    ]
+
+
+def _target(text: str) -> CampaignTarget:
+    """Return the target in a text. Raises Refusal."""
+    keyring, algorithm, _ = _key(text, 2)
+    return CampaignTarget(keyring=keyring, algorithm=algorithm)
+
+
+def _key(text: str, parts: int) -> tuple[str, str, int | None]:
+    """Return keyring, algorithm and version of a text with 2 to this many parts."""
+    named = text.split("/")
+    if not (len(named) in {2, parts} and all(named) and all(map(_is_version, named[2:]))):
+        if parts == _WITH_VERSION:
+            raise Refusal(
+                "--from must be KEYRING/ALGORITHM or KEYRING/ALGORITHM/VERSION",
+                "for example --from default/ML-KEM-768",
+            )
+        raise Refusal("--to must be KEYRING/ALGORITHM", "for example --to default/ML-KEM-1024")
+    keyring, algorithm, *version = named
+    return keyring, inputs.canonical(algorithm), int(version[0]) if version else None
+
+
+def _exists(client: "Client", name: str) -> bool:
+    try:
+        client.campaigns.get(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _source_names(campaign: "StoredCampaign") -> list[str]:
+    """Return the sources in the form of --from."""
+    return [
+        f"{source.keyring}/{source.algorithm}" + ("" if version is None else f"/{version}")
+        for source in campaign.sources
+        for version in source.key_versions or (None,)
+    ]
+
+
+def _plan_row(campaign: "StoredCampaign") -> PlanRow:
+    return PlanRow(
+        name=campaign.name,
+        state=campaign.state,
+        sources=", ".join(_source_names(campaign)),
+        target=f"{campaign.target.keyring}/{campaign.target.algorithm}",
+        quiet_days=campaign.quiet_days,
+        created_at=campaign.created_at,
+    )
+
+
+def _show_plan(invocation: Invocation, campaign: "StoredCampaign") -> None:
+    if invocation.is_json:
+        show_facts(invocation, campaign)
+        return
+    row = _plan_row(campaign)
+    show_facts(invocation, {**asdict(campaign), "sources": row.sources, "target": row.target})
+
+
+def _show_progress(found: "CampaignProgress") -> None:
+    """Write a sentence for each kind of knowledge, with its table."""
+    plan = _plan_row(found.campaign)
+
+    def say(text: str) -> None:
+        typer.echo(printable(text))
+
+    say(f"{plan.name} is {plan.state}: from {plan.sources} to {plan.target}.")
+    typer.echo()
+    say(f"Moved (exact): {_counted(found.moved, 're-encryption')}, by the audit log.")
+    if found.moved_by_version:
+        rows = (
+            CountRow(
+                source=f"{moved.keyring}/{moved.algorithm}/{moved.key_version}",
+                target=f"{moved.target_keyring}/{moved.target_algorithm}"
+                f"/{moved.target_key_version}",
+                count=moved.count,
+                last_at=moved.last_at,
+            )
+            for moved in found.moved_by_version
+        )
+        show_table(rows, _MOVED)
+    typer.echo()
+    if found.left is None:
+        say(f"Left: unknown. Scan each place: pqkeep campaign scan {plan.name} PLACE")
+    else:
+        left = _counted(found.left, "ciphertext")
+        say(f"Left (a statement): {left}, by the newest scan of each place.")
+        show_table(found.scans, _SCANS)
+    typer.echo()
+    used = "The service saw no use of a source."
+    if found.last_used_at is not None:
+        used = f"The newest use of a source was at {as_json(found.last_used_at, 'seconds')}."
+    days = _counted(plan.quiet_days, "day")
+    say(f"Quiet for {days} (observed): {'yes' if found.is_quiet else 'no'}. {used}")
+    typer.echo()
+    if found.canary == "none":
+        say("Canary: there was none.")
+        return
+    until = as_json(found.canary_until, "seconds")
+    refused = _counted(sum(uses.count for uses in found.refused), "refused use")
+    more = "" if found.is_complete else ", and more"
+    say(f"Canary until {until} (observed): {found.canary}. {refused}{more}.")
+    if found.refused:
+        show_table(map(_refused_row, found.refused), _REFUSED)
+
+
+def _refused_row(uses: "RefusedUses") -> CountRow:
+    version = "active" if uses.key_version is None else uses.key_version
+    return CountRow(
+        source=f"{uses.keyring}/{uses.algorithm}/{version}",
+        principal=uses.principal,
+        count=uses.count,
+        last_at=uses.last_at,
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @command(app, "scan")

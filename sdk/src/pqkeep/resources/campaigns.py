@@ -139,6 +139,7 @@ def _progress(data: Data) -> CampaignProgress:
     moved, left = data.nested("moved"), data.nested("left")
     quiet, canary = data.nested("quiet"), data.nested("canary")
     return CampaignProgress(
+        campaign=_campaign(data),
         moved=moved.integer("count"),
         moved_by_version=tuple(map(_moved, moved.objects("by_version"))),
         left=left.integer_or_none("count"),
@@ -149,6 +150,7 @@ def _progress(data: Data) -> CampaignProgress:
         canary=canary.text("state"),
         canary_until=canary.time_or_none("until"),
         refused=tuple(map(_refused, canary.objects("refused"))),
+        is_complete=canary.flag("complete"),
     )
 
 
