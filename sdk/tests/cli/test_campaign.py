@@ -490,7 +490,9 @@ def test_a_plan_is_created_shown_and_closed(command: Command, tenant: Client) ->
     (command.directory / "old").write_text(
         tenant.kem.encrypt_to_envelope(TEXT, algorithm=KEM).envelope
     )
-    assert command("campaign", "scan", NAME, "old", "--place", "disk").status == 0
+    scan = ("campaign", "scan", NAME, "old", "--place")
+    assert [command(*scan, place).status for place in ("disk", "disk", "disk")] == [0, 0, 0]
+    assert sum(name.endswith(".scan.json") for name in command.names()) == 3
     known = command("campaign", "show", NAME).out.decode()
     assert "Left (a statement): 1 ciphertext," in known
     assert "disk" in known

@@ -710,7 +710,7 @@ def scan(  # noqa: PLR0913 - an option each
             "empty": counts.empty,
         }
         data = json.dumps(as_json({"format": FORMAT, **facts}), indent=2).encode() + b"\n"
-        file = to or f"{name}-{at:%Y%m%dT%H%M%SZ}.scan.json"
+        file = to or f"{name}-{at:%Y%m%dT%H%M%S.%fZ}.scan.json"
         with destination(file, otherwise=file, force=force, mode=PRIVATE) as target:
             target.write(data)
         digest = hashlib.sha256(data).hexdigest()
