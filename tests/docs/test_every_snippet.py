@@ -198,8 +198,9 @@ def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: 
     assert tenant.ask("PUT", "/campaigns/cards-2026", campaign).status_code == 200
     envelope = {"plaintext": "AAAA", "format": "envelope"}
     sealed = tenant.post("/kem/encrypt", envelope)["envelope"]
-    (tmp_path / "documents").mkdir()
-    (tmp_path / "documents" / "one").write_text(sealed)
+    for place in ("contracts", "documents"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "one").write_text(sealed)
     with closing(sqlite3.connect(tmp_path / "cards.db")) as connection, connection:
         connection.execute("CREATE TABLE cards (id INTEGER PRIMARY KEY, number TEXT)")
         connection.execute("INSERT INTO cards (number) VALUES (?)", (sealed,))
@@ -208,7 +209,7 @@ def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: 
     made = new_certificate(tmp_path, "web")
     made.path.rename(tmp_path / "certificates.pem")
     for text in commands("migration.md"):
-        shell(replaced(text, {"/srv/documents": "documents"}), environment)
+        shell(replaced(text, {r"/srv/(contracts|documents)": r"\1"}), environment)
     for language, program in snippets(ROOT / "docs" / "migration.md"):
         if language == "python":
             (tmp_path / "program.py").write_text(program)
@@ -216,6 +217,8 @@ def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: 
     with closing(sqlite3.connect(tmp_path / "cards.db")) as connection:
         (number,) = connection.execute("SELECT number FROM cards").fetchone()
     assert {number[:7], (tmp_path / "documents" / "one").read_text()[:7]} == {"pqk1.Ag"}
+    contract = (tmp_path / "contracts" / "one").read_text().strip()
+    assert tenant.post("/kem/decrypt", {"envelope": contract})["algorithm"] == "ML-KEM-1024"
     assert json.loads((tmp_path / "cbom.json").read_text())["bomFormat"] == "CycloneDX"
     assert (tmp_path / "cbom.json.jws").exists()
     body = {
