@@ -43,7 +43,9 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /rules/preview",
             "GET /rules/profiles",
             "GET /campaigns",
+            "GET /inventory",
             "GET /inventory/cbom",
+            "GET /inventory/uses",
             "GET /inventory/external",
             "PUT /campaigns/{name}",
             "GET /usage",
@@ -240,6 +242,7 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/{key_version}": lambda _: KYBER,
     "/kms/keys/{key_version}/usage": lambda _: KYBER,
     "/kms/keys/{key_version}/public-key": lambda _: KYBER,
+    "/inventory/uses": lambda _: KYBER,
     "/audit/consistency": lambda _: {"first": 1, "second": 2},
     "/rules/preview": lambda _: {"profile": "cnsa-2.0"},
     **dict.fromkeys(

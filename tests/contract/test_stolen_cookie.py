@@ -29,6 +29,8 @@ ALLOWED: Mapping[str, str] = {
     "put_campaign": "is a plan, and enforces nothing",
     "close_campaign": "is a plan, and can be opened again",
     "end_canary": "gives back what was there before, and nothing to anybody else",
+    "import_external_keys": "is a statement, and the record has the digest of the one before",
+    "remove_external_keys": "is a statement, which can be made again",
     "restore_keyring": "destroys nothing, and the keyring can be deleted again",
     "confirm_mfa": "needs a code of the app whose enrollment needed a step-up",
     "disable_mfa": "needs a code of the factor that it removes",

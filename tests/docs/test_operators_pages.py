@@ -33,6 +33,7 @@ ELSEWHERE: Mapping[str, str] = {
     "--root-key b-root.key": "needs a backup of several shards: tests/backup",
     "destructions cancel": "needs a scheduled destruction: tests/e2e/test_destructions.py",
     "pqkeepd rules": "needs a tenant with rules: tests/e2e/test_operators_rules.py",
+    "--witness": "needs witnesses: tests/witnesses",
     "softhsm2-util": "needs a token: tests/backup/test_root_key_sources.py",
     "--to 'pkcs11": "needs a token: tests/backup/test_root_key_sources.py",
     "--to 'command": "needs a program of root: tests/backup/test_root_key_sources.py",
