@@ -47,7 +47,7 @@ CHANGES = ("rotate_key", "retire_key", "disable_key", "enable_key", "cancel_arch
 LAST = (*CHANGES, "rotate_api_key", "revoke_api_key", "change_tenant")
 LAST_OF_ALL = ("delete_tenant", "cancel_tenant_deletion")
 BY_OPERATOR = {
-    *("prove_audit_record", *LAST[len(CHANGES) :], *LAST_OF_ALL),
+    *("prove_audit_record", "get_audit_tlog_proof", *LAST[len(CHANGES) :], *LAST_OF_ALL),
     *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
 }
 """Operations that an API key may not do, or that would end it."""
@@ -79,8 +79,10 @@ def address(installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_pat
     return installation.base_url
 
 
-def prepared(tenant: Caller) -> Iterator[str]:
+def prepared(tenant: Caller, person: Caller) -> Iterator[str]:
     """Yield the operations in order, after preparing the objects of their examples."""
+    rules = person.ask_proven("PUT", "/rules/algorithms", {"profile": "cnsa-2.0"})
+    rules.raise_for_status()  # without dates
     for algorithm in ("Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
@@ -155,12 +157,13 @@ def deleting(
 def test_each_curl_works(
     address: str,
     new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
     operator: Caller,
     deleting: Callable[[Caller], Caller],
 ) -> None:
     """In a sensible order, each curl command of a program gets the documented response."""
     tenant = new_tenant()
-    for name in prepared(tenant):
+    for name in prepared(tenant, new_person(tenant.tenant_id)):
         row = ROWS[name]
         credential = operator if name in BY_OPERATOR else tenant
         if name == "delete_tenant":
@@ -178,6 +181,7 @@ def test_each_curl_works(
 def test_each_program_works(
     address: str,
     new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
     operator: Caller,
     deleting: Callable[[Caller], Caller],
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +189,7 @@ def test_each_program_works(
 ) -> None:
     """In a sensible order, each Python program gets its response."""
     tenant, ran = new_tenant(), set()
-    for name in prepared(tenant):
+    for name in prepared(tenant, new_person(tenant.tenant_id)):
         credential = operator if name in BY_OPERATOR else tenant
         if name == "delete_tenant":
             suspend(operator, tenant)

@@ -493,6 +493,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
             permission=Permission.VIEW_INVENTORY,
             example=_PREVIEW,
             fields=(_OF_PROFILE, _OF_RULE, _OF_ALGORITHMS, _OF_KEYRINGS, _OF_USES),
+            one_required=True,
             field_codes=KEY_FIELDS[reading],
             codes=codes_of_operation(reading),
         ),

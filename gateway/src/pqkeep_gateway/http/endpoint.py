@@ -196,6 +196,8 @@ class Endpoint:
     """The operation in the audit log; None: the name in the reference."""
     body_optional: bool = False
     """Whether the body may be missing even if there are fields."""
+    one_required: bool = False
+    """Whether one of the optional query parameters is needed. The example has the first."""
     idempotent: bool = False
     """Whether a repeated request with the same Idempotency-Key gets the first response."""
     answers_secret: bool = False

@@ -49,10 +49,11 @@ def example(row: Endpoint, *, prefix: str = API) -> Snippets:
 
 
 def example_values(row: Endpoint) -> Values:
-    """Return the example's values: the required fields, or one field if the body requires none."""
+    """Return the example's values: the required fields, or one if the request needs any."""
     required = [field for field in row.fields if field.required]
     others = row.other_fields
-    if row.takes_body and not row.body_optional and not any(field.required for field in others):
+    needs_one = row.one_required or (row.takes_body and not row.body_optional)
+    if needs_one and not any(field.required for field in others):
         required += others[:1]
     return {field.name: field.example for field in required}
 
