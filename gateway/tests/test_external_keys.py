@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -150,6 +151,25 @@ def test_other_documents_are_refused(text: str) -> None:
         read_inventory(text)
 
 
+def test_many_references_cost_no_more_than_their_number() -> None:
+    """Keys whose references all lead to a key with many references are read in linear time."""
+    many = [{"type": "algorithm", "ref": "gone"}] * 8_000
+    hub = asset(
+        "hub",
+        "related-crypto-material",
+        crypto=material(relatedCryptographicAssets=many),
+        **{"bom-ref": "hub"},
+    )
+    to_hub = [{"type": "key", "ref": "hub"}] * 8_000
+    leaf = asset(
+        "leaf", "related-crypto-material", crypto=material(relatedCryptographicAssets=to_hub)
+    )
+    began = process_time()
+    keys = read_inventory(bom(leaf, hub))
+    assert [key.algorithm for key in keys] == ["", ""]
+    assert process_time() - began < 1  # each way of a reference: 6 seconds
+
+
 def test_references_in_a_circle_end() -> None:
     """Assets that refer to each other have no algorithm."""
     one = asset("one", "related-crypto-material", crypto=material(algorithmRef="two"))
@@ -216,6 +236,32 @@ def test_members_that_hold_secrets_are_refused(member: dict[str, str]) -> None:
     key = asset("key", "related-crypto-material", crypto=material(), more=member)
     with pytest.raises(InvalidInventoryError, match="contains"):
         read_inventory(bom(key))
+
+
+JWK = json.dumps({"kty": "OKP", "crv": "Ed25519", "d": "A" * 43, "x": "A" * 43})
+BEGINNING = "-----BEGIN PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        JWK,
+        json.dumps(json.dumps({"key": JWK})),
+        base64.b64encode(JWK.encode()).decode(),
+        f"data:application/jwk+json;base64,{base64.b64encode(JWK.encode()).decode()}",
+        f"data:;base64,{base64.b64encode(BEGINNING.encode()).decode()}",
+    ],
+)
+def test_private_keys_within_texts_are_refused(text: str) -> None:
+    """A JWK in a text, a text in a text, and a data URL are found, and a member's name is searched."""
+    public = json.loads(JWK)
+    del public["d"]
+    for place in ({"value": text}, {text: "value"}):
+        with pytest.raises(InvalidInventoryError, match="private"):
+            read_inventory(bom(asset("key", "certificate", properties=[place]), ML_DSA))
+    certificate = asset("www", "certificate", crypto={"certificateProperties": {}})
+    certificate["properties"] = [{"name": "jwk", "value": json.dumps(public)}]
+    assert len(read_inventory(bom(certificate))) == 1
 
 
 def test_public_keys_and_fingerprints_are_not_taken_for_private_ones() -> None:

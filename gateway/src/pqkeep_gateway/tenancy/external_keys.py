@@ -5,7 +5,7 @@ contains a private key is refused, so that its owner learns of the mistake.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, cast
 
@@ -107,8 +107,10 @@ def read_inventory(text: str) -> tuple[ExternalKey, ...]:
             "must be a bill of materials of CycloneDX, version 1.6 or 1.7, as JSON"
         ) from None
     components = list(_flat(bom.components))
-    assets = {component.bom_ref: component for component in components if component.bom_ref}
-    keys = tuple(key for component in components if (key := _key(component, assets)) is not None)
+    algorithms = _algorithms(components)
+    keys = tuple(
+        key for component in components if (key := _key(component, algorithms)) is not None
+    )
     if not keys:
         raise InvalidInventoryError("has no keys: no component is a key or a certificate")
     if len(keys) > MAX_KEYS:
@@ -130,7 +132,7 @@ def _flat(components: Sequence[_Component], depth: int = 0) -> Iterator[_Compone
         yield from _flat(component.components, depth + 1)
 
 
-def _key(component: _Component, assets: Mapping[str, _Component]) -> ExternalKey | None:
+def _key(component: _Component, algorithms: Mapping[str, _Component]) -> ExternalKey | None:
     """Return the key of a component; None for any other component."""
     crypto = component.crypto_properties
     if component.type != "cryptographic-asset" or crypto is None:
@@ -139,16 +141,14 @@ def _key(component: _Component, assets: Mapping[str, _Component]) -> ExternalKey
     if certificate is not None:
         kind = "certificate"
         state = next((one.state for one in certificate.certificate_state if one.state), "")
-        related = [one.ref for one in certificate.related_cryptographic_assets]
-        references = [certificate.subject_public_key_ref, *related]
+        references = [certificate.subject_public_key_ref, *_references(certificate)]
         references.append(certificate.signature_algorithm_ref)
     elif material is not None and material.type in _KINDS:
         kind, state = material.type, material.state
-        related = [one.ref for one in material.related_cryptographic_assets]
-        references = [material.algorithm_ref, *related]
+        references = [material.algorithm_ref, *_references(material)]
     else:
         return None
-    algorithm = _algorithm(references, assets)
+    algorithm = _first(references, algorithms)
     said = {
         entry.name: entry.value
         for entry in component.properties
@@ -170,24 +170,32 @@ def _key(component: _Component, assets: Mapping[str, _Component]) -> ExternalKey
     )
 
 
-def _algorithm(
-    references: Sequence[str], assets: Mapping[str, _Component], depth: int = 0
-) -> _Component | None:
-    """Return the first algorithm that is referred to, directly or by a key."""
-    for reference in references:
-        asset = assets.get(reference)
-        crypto = None if asset is None else asset.crypto_properties
-        if asset is None or crypto is None:
-            continue
-        if crypto.asset_type == "algorithm":
-            return asset
-        material = crypto.related_crypto_material_properties
-        if material is not None and depth == 0:
-            related = [one.ref for one in material.related_cryptographic_assets]
-            found = _algorithm([material.algorithm_ref, *related], assets, depth + 1)
+def _algorithms(components: Sequence[_Component]) -> dict[str, _Component]:
+    """Return the algorithm by the reference to it, or to a key that refers to it."""
+    assets = {component.bom_ref: component for component in components if component.bom_ref}
+    algorithms = {
+        reference: asset
+        for reference, asset in assets.items()
+        if asset.crypto_properties is not None and asset.crypto_properties.asset_type == "algorithm"
+    }
+    of_keys: dict[str, _Component] = {}
+    for reference, asset in assets.items():
+        crypto = asset.crypto_properties
+        material = None if crypto is None else crypto.related_crypto_material_properties
+        if material is not None and reference not in algorithms:
+            found = _first([material.algorithm_ref, *_references(material)], algorithms)
             if found is not None:
-                return found
-    return None
+                of_keys[reference] = found
+    return algorithms | of_keys
+
+
+def _references(asset: _Material | _Certificate) -> Iterator[str]:
+    return (related.ref for related in asset.related_cryptographic_assets)
+
+
+def _first(references: Iterable[str], algorithms: Mapping[str, _Component]) -> _Component | None:
+    """Return the first algorithm that is referred to, or None."""
+    return next((algorithms[name] for name in references if name in algorithms), None)
 
 
 def _level(algorithm: _Component) -> int:
@@ -209,6 +217,10 @@ _MARKS = (
     (re.compile("PuTTY-User-Key-File-"), "a private key of PuTTY"),
     (re.compile("AGE-SECRET-KEY-", re.IGNORECASE), "a private key of age"),
 )
+_PRIVATE_JWK = "a private or secret key as a JWK"
+_JSON_NAMES = re.compile(r'"([a-z]{1,8})\\{0,8}"\s{0,8}:')
+"""The names in JSON that is a text, even a text in a text."""
+_DATA_URL = re.compile(r"\Adata:[^,]{0,200},")
 _JWK_SECRETS = frozenset({"d", "priv", "k", "p", "q", "dp", "dq", "qi", "oth"})
 _SECRET_NAMES = frozenset(
     {
@@ -241,7 +253,7 @@ def _refuse_private_keys(document: object) -> None:
         if isinstance(value, dict):
             members = cast("dict[str, object]", value)
             _refuse_members(members)
-            waiting += [(member, depth + 1) for member in members.values()]
+            waiting += [(member, depth + 1) for pair in members.items() for member in pair]
         elif isinstance(value, list):
             waiting += [(member, depth + 1) for member in cast("list[object]", value)]
         elif isinstance(value, str) and len(value) >= _SHORTEST_KEY and (kind := _private(value)):
@@ -250,7 +262,7 @@ def _refuse_private_keys(document: object) -> None:
 
 def _refuse_members(members: Mapping[str, object]) -> None:
     if "kty" in members and _JWK_SECRETS & members.keys():
-        _refuse("a private or secret key as a JWK")
+        _refuse(_PRIVATE_JWK)
     if members.get("value") and str(members.get("type")) in _SECRET_MATERIAL:
         _refuse("the value of a secret key")
     for name, value in members.items():
@@ -266,19 +278,26 @@ def _refuse_members(members: Mapping[str, object]) -> None:
 
 def _private(text: str) -> str:
     """Return the kind of a private key in a text, or an empty text."""
-    for mark, kind in _MARKS:
-        if mark.search(text):
-            return kind
-    data = _decoded(text)
+    if kind := _marked(text):
+        return kind
+    data = _decoded(_DATA_URL.sub("", text, count=1))
     if data is None:
         return ""
-    for mark, kind in _MARKS:
-        if mark.search(data.decode("latin-1")):
-            return kind
+    if kind := _marked(data.decode("latin-1")):
+        return kind
     if data.startswith(b"openssh-key-v1\0"):
         return "an OpenSSH private key"
     form = form_of(memoryview(data))
     return form if "private key" in form else ""
+
+
+def _marked(text: str) -> str:
+    """Return the kind of a private key that a text names, or an empty text."""
+    for mark, kind in _MARKS:
+        if mark.search(text):
+            return kind
+    members = set(_JSON_NAMES.findall(text))
+    return _PRIVATE_JWK if "kty" in members and _JWK_SECRETS & members else ""
 
 
 def _decoded(text: str) -> bytes | None:
