@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -473,6 +474,7 @@ def refused_documents() -> Iterator[tuple[Algorithm, bytes, ErrorKind]]:
         yield OAEP_256, changed_document(**{name: getattr(numbers, name) ^ 2}), contradiction
     yield OAEP_256, changed_document(n=modulus ^ 2), contradiction
     yield OAEP_256, changed_document(e=3), contradiction
+    yield OAEP_256, changed_document(d=modulus + numbers.d), contradiction
     yield OAEP_256, changed_document(e=2**64 + 13), parameters
     yield RSA_256, public_document(modulus, 2**64 + 13), parameters
     for exponent in (1, 2, 65536):
@@ -499,6 +501,16 @@ async def test_weak_and_contradictory_keys_are_refused(caller: Caller) -> None:
         assert await caller.refusal(request) is kind, (algorithm, kind, refused[:40])
     listed = ListKeys(tenant=caller.tenant, algorithm=None, status=None, legacy=True)
     assert (await caller.ask(listed)).total == 0
+
+
+@pytest.mark.threat("legacy-keys")
+async def test_a_prime_longer_than_its_modulus_costs_nothing(caller: Caller) -> None:
+    """A document with a long prime, whose check takes minutes, is refused before that check."""
+    refused = changed_document(p=2**11213 - 1)
+    request = caller.importing(await caller.issue(OAEP_256), refused, OAEP_256)
+    began = perf_counter()
+    assert await caller.refusal(request) is ErrorKind.PRIVATE_KEY_CONTRADICTION
+    assert perf_counter() - began < 10  # the check: 40 seconds of a free processor
 
 
 async def test_documents_of_other_programs_are_taken(

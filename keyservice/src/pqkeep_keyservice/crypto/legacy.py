@@ -82,6 +82,7 @@ class Decryption:
             raise PrivateKeyError(ErrorKind.PRIVATE_KEY_ALGORITHM)
         public = unchecked.public_key()
         _require_parameters(public)
+        _require_product(unchecked.private_numbers())
         stored = unchecked.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
         try:
             load_der_private_key(stored, None)
@@ -225,6 +226,16 @@ def _require_parameters(public: rsa.RSAPublicKey) -> None:
     )
     if not is_supported:
         raise PrivateKeyError(ErrorKind.PRIVATE_KEY_PARAMETERS)
+
+
+def _require_product(numbers: rsa.RSAPrivateNumbers) -> None:
+    """Raise PrivateKeyError unless the primes have the modulus as product.
+
+    So they are not longer than it. The library would check a longer prime for minutes or hours.
+    """
+    modulus = numbers.public_numbers.n
+    if numbers.p * numbers.q != modulus or numbers.d >= modulus:
+        raise PrivateKeyError(ErrorKind.PRIVATE_KEY_CONTRADICTION)
 
 
 def _rsa_public_bytes(public: rsa.RSAPublicKey) -> bytes:
