@@ -164,14 +164,15 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS, days=st.sampled_from([5, 12]))
     def disable_until(self, number: int, days: int) -> None:
-        """Disable a version until a day. One that is disabled without a day stays so."""
+        """Disable a version until a day, or a later one. One that is disabled without a day stays so."""
         until = datetime.now(UTC) + timedelta(days=days)
         response, version = self.change(partial(DisableKey, until=until), number)
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
             is_open = version.is_disabled and version.enable_day is None
             if version.status is not ARCHIVED and not is_open:
-                version.is_disabled, version.enable_day = True, days
+                version.is_disabled = True
+                version.enable_day = max(days, version.enable_day or 0)
 
     @rule(number=VERSIONS, days=DAYS)
     def schedule(self, number: int, days: int) -> None:

@@ -222,6 +222,19 @@ async def test_a_time_never_ends_a_disabling_without_one(service: InProcessServi
         assert (await caller.change(GetKey, version)).status is KeyStatus.DISABLED
 
 
+@pytest.mark.threat("compromised-gateway")
+async def test_a_later_time_is_never_replaced_by_an_earlier_one(keys: KeyService) -> None:
+    """Disabling a disabled key extends it and does not enable it early: that takes enabling."""
+    caller = Caller(keys)
+    await caller.prepare()
+    until = days(2)
+    await caller.change(DisableKey, until=until)
+    for earlier in (days(1), days(-1)):
+        assert (await caller.change(DisableKey, until=earlier)).disabled_until == until
+    later = days(3)
+    assert (await caller.change(DisableKey, until=later)).disabled_until == later
+
+
 async def test_a_disabling_is_ended_early_only_by_its_own_time(keys: KeyService) -> None:
     """Enabling with a time leaves a key alone that is disabled until another time, or without one."""
     caller = Caller(keys)

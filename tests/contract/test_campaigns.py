@@ -271,6 +271,9 @@ def test_a_canary_names_who_still_needs_the_sources(
     assert tenant.ask("PUT", "/campaigns/cards", other).status_code == 409
     again = owner.post_proven("/campaigns/cards/canary", {"until": ago(days=-9)}, status=201)
     assert (again["since"], again["disabled"]) == (begun["since"], begun["disabled"])
+    assert (
+        owner.post_proven("/campaigns/cards/canary", until, status=201)["until"] == again["until"]
+    )
     assert tenant.get("/kms/keys")["keys"][0]["disabled_until"] == again["until"]
     ended = owner.ask("DELETE", "/campaigns/cards/canary").json()["data"]
     assert (ended["state"], len(ended["refused"])) == ("ended", 2)

@@ -631,7 +631,7 @@ class _Campaigns:
         """Disable the sources until a time, to see in the refusals who still needs them.
 
         The key service enables them at that time. A key version that is disabled already stays so.
-        The request can be repeated, also with another time.
+        The request can be repeated, also with a later time.
         """
         tenant, now = call.tenant.tenant, date_of(self._clock())
         campaign = await self._stored.get(tenant, call[NAME])
@@ -647,6 +647,8 @@ class _Campaigns:
         ]
         before = campaign.canary
         runs = before is not None and before.end(now) is None
+        if before is not None and runs:
+            until = max(until, before.until)
         canary = Canary(
             since=before.since if before is not None and runs else now,
             until=until,

@@ -265,11 +265,13 @@ class KeyVersions:
     def with_disabled(self, version: KeyVersion, until: datetime | None = None) -> "KeyVersions":
         """Disable a key until a time; None: until it is enabled. Raises KEY_STATUS.
 
-        A key that is disabled without a time does not change.
+        A key that is disabled without a time, or until a later one, does not change: only enabling
+        ends that.
         """
         entry = self._not_archived(version)
         if entry.disabled_from is not None:
-            if entry.info.disabled_until in {None, until}:
+            before = entry.info.disabled_until
+            if before is None or (until is not None and until <= before):
                 return self
             return self._with(_disabled_until(entry, until))
         disabled = _with_status(_disabled_until(entry, until), KeyStatus.DISABLED)
