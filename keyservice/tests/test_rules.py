@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import timeit
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -122,6 +124,27 @@ def test_keyrings_match_by_name_and_prefix(
     keyrings: list[str | None] = ["default", "cards", "cards.eu", None]
     denied = {name for name in keyrings if level(found, MIDNIGHT, keyring=name) == "denied"}
     assert denied == matching
+
+
+def test_keyrings_and_exceptions_of_a_rule_cost_an_operation_nothing() -> None:
+    """An operation under rules of the largest size costs little more than under small rules."""
+
+    def seconds(keyrings: int, exceptions: int) -> float:
+        found = rules(
+            *(
+                rule(
+                    f"end-{number:02}",
+                    keyrings=(*(f"k{other}*" for other in range(keyrings - 1)), "*"),
+                    deny_from=MIDNIGHT,
+                    exceptions=tuple(RuleException(1 + key, MIDNIGHT) for key in range(exceptions)),
+                )
+                for number in range(MAX_RULES)
+            )
+        )
+        ask = partial(found.assess, "cards", KEM, RuleUse.ENCRYPT, "api-key:100/name", MIDNIGHT)
+        return min(timeit.repeat(ask, number=5, repeat=9))
+
+    assert seconds(50, 100) < 5 * seconds(1, 1)  # one after another: 50 times
 
 
 def test_the_strictest_rule_counts() -> None:

@@ -4,7 +4,7 @@ This file does no I/O. A rule ends algorithms for new data and new keys; reading
 about. An exception of an API key delays a rule's denial for it, and the rule still warns.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
@@ -50,7 +50,7 @@ class RuleSet:
     """By name."""
     revision: int = 0
     """Counts the changes. 0: nothing is stored."""
-    _of_use: dict[tuple[Algorithm, RuleUse], tuple[Rule, ...]] = field(
+    _of_use: dict[tuple[Algorithm, RuleUse], "tuple[_Prepared, ...]"] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -80,12 +80,19 @@ class RuleSet:
         rules = self._of_use.get((algorithm, use))
         if rules is None:
             rules = self._of_use[algorithm, use] = tuple(
-                rule for rule in self.rules if algorithm in rule.algorithms and use in rule.uses
+                _prepared(rule)
+                for rule in self.rules
+                if algorithm in rule.algorithms and use in rule.uses
             )
+        caller, _, _ = principal.partition("/")
         strictest: Assessment | None = None
-        for rule in rules:
-            if _matches(rule, keyring):
-                found = _assess(rule, principal, now)
+        for rule, names, prefixes, delays in rules:
+            if (
+                "" in prefixes
+                if keyring is None
+                else keyring in names or keyring.startswith(prefixes)
+            ):
+                found = _assess(rule, delays.get(caller), now)
                 if found and (strictest is None or _strictness(found) < _strictness(strictest)):
                     strictest = found
         return strictest
@@ -183,30 +190,39 @@ def _covers_keyrings(patterns: tuple[str, ...], pattern: str) -> bool:
     return any(other.endswith("*") and name.startswith(other[:-1]) for other in patterns)
 
 
-def _matches(rule: Rule, keyring: KeyringName | None) -> bool:
-    if keyring is None:
-        return ALL_KEYRINGS in rule.keyrings
+def _matches(rule: Rule, keyring: KeyringName) -> bool:
     return _covers_keyrings(rule.keyrings, keyring)
 
 
-def _assess(rule: Rule, principal: str, now: datetime) -> Assessment | None:
-    """Return the effect of a matching rule on a caller."""
+class _Prepared(NamedTuple):
+    """A rule in a form that is cheap to ask, however many keyrings and exceptions it has."""
+
+    rule: Rule
+    names: frozenset[str]
+    prefixes: tuple[str, ...]
+    delays: Mapping[str, datetime]
+    """The end of the exception, by the API key's principal without its name."""
+
+
+def _prepared(rule: Rule) -> _Prepared:
+    return _Prepared(
+        rule,
+        frozenset(name for name in rule.keyrings if not name.endswith(ALL_KEYRINGS)),
+        tuple(name[:-1] for name in rule.keyrings if name.endswith(ALL_KEYRINGS)),
+        {f"{API_KEY}{exception.api_key}": exception.until for exception in rule.exceptions},
+    )
+
+
+def _assess(rule: Rule, delay: datetime | None, now: datetime) -> Assessment | None:
+    """Return the effect of a matching rule on a caller with an exception until ``delay``."""
     denies_from = rule.deny_from
-    if denies_from is not None and rule.exceptions:
-        for exception in rule.exceptions:
-            if _is_api_key(principal, exception.api_key):
-                denies_from = max(denies_from, exception.until)
+    if denies_from is not None and delay is not None:
+        denies_from = max(denies_from, delay)
     begins = [at for at in (rule.warn_from, rule.deny_from) if at is not None]
     if not begins or now < min(begins):
         return None
     notice = RuleNotice(rule.name, min(begins), denies_from, rule.successor)
     return Assessment(notice, denies_from is not None and denies_from <= now)
-
-
-def _is_api_key(principal: str, api_key: int) -> bool:
-    """Return whether a principal is an API key, whatever its name."""
-    text = f"{API_KEY}{api_key}"
-    return principal == text or principal.startswith(f"{text}/")
 
 
 def _delays(rule: Rule) -> Iterator[datetime]:
