@@ -7,6 +7,7 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.fixtures.caller import PASSWORD, Caller
@@ -64,6 +65,7 @@ BROWSERS = (
     "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) Version/18.1 Safari/605.1.15",
     "Mozilla/5.0 (iPhone; CPU iPhone OS 18_1 like Mac OS X) Version/18.1 Mobile Safari/604.1",
 )
+CAMPAIGN = "cards-2026"
 MESSAGE = "cGF0aWVudCByZWNvcmQgMjA5MQ=="
 HOURS = 30 * 24
 HOUR = 3600
@@ -95,6 +97,7 @@ def make(installation: Installation) -> Example:
     _make_keyrings(tenant, owner)
     _make_people(installation, owner)
     _make_api_keys(owner)
+    migrate(tenant, owner, KEYRINGS[0]["name"])
     for name, plan in OTHERS.items():
         other = operator.post("/tenants", {"name": name, "plan": plan}, status=201)
     operator.ask("PATCH", f"/tenants/{other['id']}", {"status": "suspended"})
@@ -133,6 +136,35 @@ def _make_keyrings(tenant: Caller, owner: Caller) -> None:
     of_it = {"algorithm": "Kyber768", "key_version": 2}
     owner.post_proven("/kms/keys/archive", {**of_it, "delay_days": 14})
     tenant.post("/kms/keys/disable", {"algorithm": "Dilithium3", "key_version": 1})
+
+
+def migrate(tenant: Caller, owner: Caller, keyring: str) -> None:
+    """Put rules that warn, and a campaign with a scan, a moved ciphertext and a running canary."""
+    rules = {"profile": "cnsa-2.0", "warn_from": "2026-01-01T00:00:00Z"}
+    put = owner.ask_proven(
+        "PUT", "/rules/algorithms", rules | {"deny_from": "2099-01-01T00:00:00Z"}
+    )
+    assert put.is_success, put.text
+    old, new = ({"keyring": keyring, "algorithm": name} for name in ("Kyber768", "ML-KEM-1024"))
+    tenant.post("/kms/keys/generate", new, status=201)
+    for _ in range(12):
+        sealed = tenant.post("/kem/encrypt", {"plaintext": MESSAGE, **old})
+    plan = {"sources": [old], "target": new, "description": "Cards to ML-KEM-1024"}
+    put = tenant.ask("PUT", f"/campaigns/{CAMPAIGN}", plan)
+    assert put.is_success, put.text
+    read = {**old, "ciphertext": sealed["ciphertext"], "key_version": sealed["key_version"]}
+    tenant.post("/kem/re-encrypt", {**read, "to": new, "campaign": CAMPAIGN})
+    now = datetime.now(UTC)
+    scan = {
+        "place": "payments.cards",
+        "sha256": "5f" * 32,
+        "scanned_at": now.isoformat(),
+        "counts": [{**old, "key_version": 1, "count": 17}],
+    }
+    tenant.post(f"/campaigns/{CAMPAIGN}/scans", scan, status=201)
+    until = {"until": (now + timedelta(days=14)).isoformat()}
+    owner.post_proven(f"/campaigns/{CAMPAIGN}/canary", until, status=201)
+    tenant.refusal("/kem/decrypt", read)
 
 
 def _make_people(installation: Installation, owner: Caller) -> None:

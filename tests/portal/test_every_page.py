@@ -17,6 +17,7 @@ from tests.fixtures.browser import BOTH, IN_FULL, Visit, Visitor, assert_accessi
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
+from tests.portal.example import migrate
 from tests.portal.visitors import assert_fits, cookies_of
 from tests.sampling import sampled
 
@@ -79,6 +80,7 @@ def world(installation: Installation) -> World:
     operator = installation.caller(None)
     key = installation.ready["operator_key"]
     operator.post("/auth/operator", {"operator_key": key})
+    migrate(tenant, owner, "default")
     record = owner.get("/audit/records", operation="encrypt")["records"][0]["id"]
     return World(owner, operator, key, record)
 

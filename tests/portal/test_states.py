@@ -33,6 +33,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, unavailable
 from pqkeep_gateway.portal.app import PAGES, portal
 from pqkeep_gateway.portal.pages import ROOT, Page
+from pqkeep_gateway.portal.views import migration
 from pqkeep_gateway.portal.views.entering import DEMO
 from pqkeep_protocol.keys import TenantId
 
@@ -40,7 +41,8 @@ MESSAGE = "this part is taking a rest"
 FRAME = {"me", "list_step_up_methods", "get_tenant"}
 """The frame of a signed-in person's pages, without which there is no page."""
 NAMES_ONLY = {
-    (path, "list_members") for path in ("/audit", "/audit/{id}", "/keys/{algorithm}/{version}")
+    (path, "list_members")
+    for path in ("/audit", "/audit/{id}", "/keys/{algorithm}/{version}", "/migration")
 }
 """Reads of addresses for identifiers, which are otherwise shown alone."""
 NOT_SAID = {
@@ -68,6 +70,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/api-keys": ("No API keys yet",),
     "/try": ("You need a key first",),
     "/audit": ("No records yet",),
+    "/migration": ("No keys to count", "No rules yet", "No campaigns yet"),
     "/team": ("No member matches", "No open invitations"),
     "/billing": ("No invoices yet",),
     "/keys/{algorithm}/{version}": ("There is no such key",),
@@ -261,3 +264,30 @@ def test_where_there_is_nothing_a_page_says_so(service: Service, page: Page) -> 
     assert status == HTTPStatus.OK, filled
     assert not any(words in filled for words in EMPTY.get(page.path, ()) if page.path != "")
     assert_headings_in_order(text)
+
+
+def test_the_page_of_migration_stays_bounded(service: Service) -> None:
+    """Of many key versions, rules, campaigns and principals the page reads and shows the first."""
+
+    def many(data: Any) -> Any:
+        names = [f"name-{number}" for number in range(50)]
+        changes: dict[str, Any] = {}
+        for part in {"rules", "campaigns", "refused"} & set(data.__struct_fields__):
+            (first,) = getattr(data, part)
+            field = "principal" if part == "refused" else "name"
+            changes[part] = tuple(structs.replace(first, **{field: name}) for name in names)
+        if "not_seen" in data.__struct_fields__:
+            changes |= {"next": "default/Kyber768:1", "total": 5000}
+        return structs.replace(data, **changes)
+
+    (page,) = migration.PAGES
+    status, text = service.get(page, change=many)
+    assert status == HTTPStatus.OK
+    assert f"the first {migration.MOST_READ} of 5,000 key versions" in text
+    assert (
+        text.count('aria-labelledby="rule-name-') == migration.SHOWN * 2
+    )  # the cards and their tables
+    assert text.count('aria-labelledby="campaign-name-') == migration.SHOWN * 2
+    assert f'href="?rules={migration.SHOWN}"' in text
+    assert f'href="?campaigns={migration.SHOWN}"' in text
+    assert "And 40 other principals" in text

@@ -10,12 +10,22 @@ const READ = {
   labels: (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map(pair)),
   list: (text) => text.split(/[\s,]+/).filter(Boolean),
   day: (text) => `${text}T23:59:59Z`, // the end of the day
+  start: (text) => (isDay(text) ? `${text}T00:00:00Z` : text),
+  exceptions: (text) => text.split("\n").filter((line) => line.trim()).map(exception),
 };
+
+const isDay = (text) => /^\d{4}-\d{2}-\d{2}$/.test(text);
 
 /** The parts before and after a line's first colon. */
 function pair(line) {
   const [name, ...value] = line.split(":");
   return [name.trim(), value.join(":").trim()];
+}
+
+/** The exception of a rule from a line such as "3: 2027-04-01", with the end of that day. */
+function exception(line) {
+  const [version, until] = pair(line);
+  return { api_key: READ.integer(version), until: isDay(until) ? READ.day(until) : until };
 }
 
 /** The request body from a form. It omits empty fields, and unchanged fields that would need a step-up. */
@@ -37,7 +47,8 @@ export function bodyOf(form) {
 /** Shows a problem at its field, or above the buttons. */
 export function showProblem(form, message, field = "") {
   const place = field && form.querySelector(`[data-problem="${CSS.escape(field)}"]`);
-  const input = field && form.elements.namedItem(field);
+  const named = field && form.elements.namedItem(field);
+  const input = named instanceof RadioNodeList ? named[0] : named; // the first of several boxes
   if (place && input instanceof HTMLElement) {
     place.textContent = message;
     input.setAttribute("aria-invalid", "true");
