@@ -214,7 +214,7 @@ class AuditEvent(StrEnum):
     REMOVE_EXTERNAL_KEYS = "remove-external-keys"
 
 
-PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS})
+PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.LIST_RULES})
 """Reads by portal pages with a person's session. A person's successes here are page views."""
 PERSON = "user:"
 """The prefix of a signed-in person's principal."""

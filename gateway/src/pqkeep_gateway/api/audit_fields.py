@@ -103,7 +103,7 @@ CAMPAIGN = recorded_name_field(
 ).optional()
 PAGE_VIEWS = boolean_field(
     "page_views",
-    "Whether to include page views: successful lists of keys and keyrings in people's sessions.",
+    "Whether to include page views: successful lists of keys, keyrings and rules in people's sessions.",
     example=False,
 ).or_default(default=True)
 RECORDS_LIMIT = _limit(MAX_PAGE)
