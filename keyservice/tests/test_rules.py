@@ -223,6 +223,24 @@ def test_the_successor_is_settled_once_a_rule_denies() -> None:
     assert not old.is_weaker_than(without, denied)
 
 
+@pytest.mark.threat("compromised-gateway")
+def test_an_earlier_rule_does_not_replace_a_settled_successor() -> None:
+    """A new rule that denies earlier, for the same keys, needs the successor that is in force."""
+    settled = rule("z", deny_from=MIDNIGHT, keyrings=("cards",), successor=OTHER)
+    for other, weaker in (
+        ({"successor": Algorithm.X_WING}, True),
+        ({"successor": None}, True),
+        ({"successor": OTHER}, False),
+        ({"successor": Algorithm.X_WING, "deny_from": MIDNIGHT + SECOND}, False),
+        ({"successor": Algorithm.X_WING, "keyrings": ("card*",)}, True),
+        ({"successor": Algorithm.X_WING, "keyrings": ("mail",)}, False),
+        ({"successor": Algorithm.X_WING, "uses": (RuleUse.ENCRYPT,)}, False),
+    ):
+        earlier = rule("a", **{"deny_from": MIDNIGHT - DAY, **other})
+        assert rules(settled, earlier).is_weaker_than(rules(settled), MIDNIGHT) is weaker, other
+        assert not rules(settled, earlier).is_weaker_than(rules(settled), MIDNIGHT - SECOND)
+
+
 def test_a_rule_without_dates_can_be_deleted() -> None:
     """Deletion weakens a rule with a date, unless another rule covers it."""
     assert not rules().is_weaker_than(rules(rule()), MIDNIGHT)

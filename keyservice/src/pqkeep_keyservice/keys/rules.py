@@ -142,7 +142,10 @@ class RuleSet:
         If this is False, whatever ``old`` denies at any instant from ``now`` on is denied here.
         """
         return any(
-            _has_effect(rule) and not any(covers(new, rule, now) for new in self.rules)
+            (_has_effect(rule) and not any(covers(new, rule, now) for new in self.rules))
+            or any(
+                new not in old.rules and _replaces_successor(new, rule, now) for new in self.rules
+            )
             for rule in old.rules
         )
 
@@ -174,8 +177,30 @@ def _differences(new: Rule, old: Rule, now: datetime) -> Iterator[bool]:
         exception.api_key in allowed and exception.until <= allowed[exception.api_key]
         for exception in new.exceptions
     )
-    is_settled = old.deny_from is not None and old.deny_from <= now and old.successor is not None
-    yield not is_settled or new.successor is old.successor
+    yield not _is_settled(old, now) or new.successor is old.successor
+
+
+def _is_settled(rule: Rule, now: datetime) -> bool:
+    """Return whether a rule denies, and its successor can no longer change."""
+    return rule.deny_from is not None and rule.deny_from <= now and rule.successor is not None
+
+
+def _replaces_successor(new: Rule, old: Rule, now: datetime) -> bool:
+    """Return whether a new rule denies before a settled one, and names another successor."""
+    return (
+        _is_settled(old, now)
+        and new.successor is not old.successor
+        and old.deny_from is not None
+        and new.deny_from is not None
+        and new.deny_from <= old.deny_from
+        and RuleUse.GENERATE_KEY in {*new.uses} & {*old.uses}
+        and not set(new.algorithms).isdisjoint(old.algorithms)
+        and any(
+            _covers_keyrings((one,), other) or _covers_keyrings((other,), one)
+            for one in new.keyrings
+            for other in old.keyrings
+        )
+    )
 
 
 def _is_no_later(new: datetime | None, old: datetime | None) -> bool:
