@@ -4,6 +4,7 @@ docs/audit.md says which facts a saved file proves without the service.
 """
 
 import codecs
+import errno
 import json
 import os
 import shutil
@@ -434,6 +435,10 @@ def verify_command(
         for file in (*files, *(() if keys is None else (keys,))):
             _require_lines(file)
         folders = [file for file in files if file.is_dir()]
+        for folder in folders:
+            if not (folder / "manifest.json").exists():
+                reason = "it is a directory without the manifest.json of a report"
+                raise IsADirectoryError(errno.EISDIR, reason, str(folder))
         others = [file for file in files if file not in folders]
         if len(folders) > 1:
             raise Refusal("several directories are named", "verify each report by itself")
