@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from pqkeep_protocol.administration import AnyAdministrationRequest, AnyAdministrationResult
 from pqkeep_protocol.algorithms import MU_SIZE, Algorithm
-from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult, Digest
+from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult, Digest, ListUses
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     TO_KEY_SERVICE,
@@ -137,6 +137,8 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: C901, PLR0911 - one flat 
             return st.lists(_field(get_args(plain)[0]), min_size=1, max_size=4).map(tuple)
         if plain is bytes and meta.min_length:
             return st.binary(min_size=meta.min_length, max_size=meta.max_length)
+        if plain is bytes and meta.max_length:
+            return _bytes.map(lambda data: data[: meta.max_length])
         most = meta.le or (meta.lt or 2**31 + 1) - 1
         return st.integers(meta.ge or 0, most) if plain is int else _field(plain)
     if get_origin(kind) in (Union, UnionType):
@@ -171,6 +173,10 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:
         fields["format"] = st.sampled_from(CiphertextFormat)
     if kind is CreateKeyring:
         fields["purposes"] = st.just(DERIVED_PURPOSES)
+    if kind is ListUses:
+        nothing = {"keyring": st.none(), "version": st.none()}
+        some = {"keyring": st.just(DEFAULT_KEYRING), "version": _versions}
+        return st.builds(kind, **fields | nothing) | st.builds(kind, **fields | some)
     if not issubclass(kind, KeyRequest) or "public_key" not in fields:
         return st.builds(kind, **fields)
     own: dict[str, SearchStrategy[Any]] = {"public_key": st.none()}
