@@ -21,7 +21,7 @@ def test_a_report_is_saved_and_verified(command: Command, tenant: Client) -> Non
     assert command(*saving).status != 0
     assert command("report", "migration", "--out", directory).status == 2
     assert command("audit", "verify", directory).status == 0
-    assert command("audit", "verify", directory, directory.parent).status == 2
+    assert command("audit", "verify", directory, directory).status == 2
     inventory = directory / "inventory.json"
     inventory.write_text(inventory.read_text().replace('"uses": 1,', '"uses": 2,'))
     edited = command("audit", "verify", directory)
