@@ -505,7 +505,7 @@ async def test_weak_and_contradictory_keys_are_refused(caller: Caller) -> None:
 
 @pytest.mark.threat("legacy-keys")
 async def test_a_prime_longer_than_its_modulus_costs_nothing(caller: Caller) -> None:
-    """A document with a long prime, whose check takes minutes, is refused before that check."""
+    """A document with a long prime is refused before the primality check, which takes minutes."""
     refused = changed_document(p=2**11213 - 1)
     request = caller.importing(await caller.issue(OAEP_256), refused, OAEP_256)
     began = perf_counter()
