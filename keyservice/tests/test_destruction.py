@@ -625,7 +625,7 @@ USES = frozenset(
         *("Encrypt", "Decrypt", "Encapsulate", "Decapsulate", "Wrap", "Unwrap", "ReEncrypt"),
         *("Sign", "Verify", "SignHash", "VerifyHash", "SignJws", "SignMu", "VerifyMu"),
         *("GenerateDataKey", "ComputeMac", "VerifyMac", "HashData", "GenerateRandom"),
-        "ListLibraries",
+        *("ListLibraries", "VerifySignature"),
     }
 )
 """Operations that use keys, or none, without changing any."""

@@ -213,6 +213,30 @@ class HashFunction(StrEnum):
 MAX_RANDOM = 128 * 1024
 """The most random bytes of one request."""
 
+
+class GivenKeyAlgorithm(StrEnum):
+    """Signature algorithms of public keys that a caller gives, by their JOSE names.
+
+    Such keys belong to passkeys and signed tokens. A tenant's keys have an ``Algorithm``.
+    """
+
+    ES256 = "ES256"
+    RS256 = "RS256"
+    PS256 = "PS256"
+    EDDSA = "EdDSA"
+    """Ed25519 only."""
+    ML_DSA_44 = "ML-DSA-44"
+    ML_DSA_65 = "ML-DSA-65"
+    ML_DSA_87 = "ML-DSA-87"
+
+
+MAX_GIVEN_KEY = 4096
+"""Bytes of a given public key, a SubjectPublicKeyInfo. One of ML-DSA-87 has 2,614."""
+MAX_GIVEN_SIGNATURE = 4627
+"""Bytes of a signature under a given key: one of ML-DSA-87 has as many."""
+MAX_GIVEN_MESSAGE = 16 * 1024
+"""Bytes of a message that was signed under a given key."""
+
 SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
 """Sizes in bytes of keys that can be wrapped."""
 

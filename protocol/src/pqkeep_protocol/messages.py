@@ -15,10 +15,14 @@ from pqkeep_protocol.algorithms import (
     MAX_ASSOCIATED_DATA,
     MAX_CONTEXT,
     MAX_DERIVATION_CONTEXT,
+    MAX_GIVEN_KEY,
+    MAX_GIVEN_MESSAGE,
+    MAX_GIVEN_SIGNATURE,
     MAX_RANDOM,
     MU_SIZE,
     RESERVED_CONTEXT,
     Algorithm,
+    GivenKeyAlgorithm,
     HashAlgorithm,
     HashFunction,
     Operation,
@@ -519,6 +523,26 @@ class GenerateRandom(Request[RandomBytes], frozen=True, kw_only=True, tag="gener
     """Make random bytes. No key takes part, so there is no record."""
 
     size: Annotated[int, Meta(ge=1, le=MAX_RANDOM)]
+
+
+class SignatureVerified(Result, frozen=True, kw_only=True, tag="signature-verified"):
+    """The signature is valid."""
+
+
+class VerifySignature(
+    Request[SignatureVerified], frozen=True, kw_only=True, tag="verify-signature"
+):
+    """Verify a signature under a given public key. No stored key takes part: there is no record.
+
+    Errors: INVALID_PUBLIC_KEY, VERIFICATION_FAILED.
+    """
+
+    algorithm: GivenKeyAlgorithm
+    public_key: Annotated[bytes, Meta(max_length=MAX_GIVEN_KEY)]
+    """SubjectPublicKeyInfo in DER."""
+    message: Annotated[bytes, Meta(max_length=MAX_GIVEN_MESSAGE)]
+    signature: Annotated[bytes, Meta(max_length=MAX_GIVEN_SIGNATURE)]
+    """Of ECDSA: in DER, or r || s."""
 
 
 class Library(Struct, frozen=True, array_like=True):
@@ -1083,8 +1107,8 @@ AnyResult = (
     | Rules
 )
 
-AnyKeylessRequest = HashData | GenerateRandom | ListLibraries
-AnyKeylessResult = Hashed | RandomBytes | Libraries
+AnyKeylessRequest = HashData | GenerateRandom | VerifySignature | ListLibraries
+AnyKeylessResult = Hashed | RandomBytes | SignatureVerified | Libraries
 
 MAX_ITEMS = 128
 """Requests in one batch. That many of the largest signatures fit into a frame."""

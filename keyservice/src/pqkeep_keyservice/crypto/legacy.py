@@ -81,7 +81,7 @@ class Decryption:
         if not isinstance(unchecked, rsa.RSAPrivateKey) or _is_for_pss_only(document):
             raise PrivateKeyError(ErrorKind.PRIVATE_KEY_ALGORITHM)
         public = unchecked.public_key()
-        _require_parameters(public)
+        require_parameters(public)
         _require_product(unchecked.private_numbers())
         stored = unchecked.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
         try:
@@ -135,7 +135,7 @@ class RsaVerification:
         is_allowed = self.is_pss or not _is_for_pss_only(document)
         if not isinstance(public, rsa.RSAPublicKey) or not is_allowed:
             raise PrivateKeyError(ErrorKind.PRIVATE_KEY_ALGORITHM)
-        _require_parameters(public)
+        require_parameters(public)
         data = _rsa_public_bytes(public)
         return data, Secret(data)
 
@@ -215,7 +215,7 @@ _HEADER = 32
 """Bytes of a document in which its algorithm begins."""
 
 
-def _require_parameters(public: rsa.RSAPublicKey) -> None:
+def require_parameters(public: rsa.RSAPublicKey) -> None:
     """Raise PrivateKeyError on a size or a public exponent that is not supported."""
     exponent = public.public_numbers().e
     is_supported = (

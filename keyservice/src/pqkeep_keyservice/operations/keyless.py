@@ -1,4 +1,4 @@
-"""hash, generate-random and the list of libraries: no key takes part, so there is no record."""
+"""Requests in which no stored key takes part, so there is no record."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from cryptography.hazmat.backends.openssl import backend
 
+from pqkeep_keyservice.crypto import given_keys
 from pqkeep_protocol.algorithms import HashFunction
 from pqkeep_protocol.messages import (
     AnyKeylessRequest,
@@ -17,15 +18,23 @@ from pqkeep_protocol.messages import (
     Library,
     ListLibraries,
     RandomBytes,
+    SignatureVerified,
+    VerifySignature,
 )
 
 
 def respond(request: AnyKeylessRequest) -> AnyKeylessResult:
-    """Return the digest, the random bytes of the operating system, or the libraries."""
+    """Return the result of a request. Raises KeyServiceError.
+
+    Random bytes are of the operating system.
+    """
     if isinstance(request, HashData):
         return Hashed(digest=hashlib.new(_name_of(request.function), request.data).digest())
     if isinstance(request, ListLibraries):
         return _libraries()
+    if isinstance(request, VerifySignature):
+        given_keys.verify(request.algorithm, request.public_key, request.signature, request.message)
+        return SignatureVerified()
     return RandomBytes(data=os.urandom(request.size))
 
 
