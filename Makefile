@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-inventory bench-keyrings bench-scaling moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -67,6 +67,9 @@ bench-inventory: $(VENV)/dev ## measure the inventory over a million records: pa
 
 bench-keyrings: $(VENV)/dev ## measure 100,000 keyrings of one tenant: created, listed, used, backed up
 	$(BIN)/python -m benchmarks.keyrings $(ARGS)
+
+large: $(VENV)/dev ## make a large installation, with a million records, in a new directory: ARGS="DIRECTORY"
+	$(BIN)/python -m benchmarks.large $(ARGS)
 
 bench-scaling: $(VENV)/dev ## measure two gateways and shards beside one of each: ARGS="--postgresql"
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
