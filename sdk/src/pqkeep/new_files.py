@@ -9,6 +9,7 @@ A file is replaced under a lock, and only if no other program changed it meanwhi
 
 import errno
 import os
+import struct
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -106,6 +107,36 @@ def _lock(file: FileIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+class ByteLocks:
+    """Locks of single bytes of an open file, which may be behind its end. Closing it unlocks all.
+
+    Only Linux has locks that closing another descriptor of the file does not drop. Elsewhere each
+    lock succeeds.
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+
+    def take(self, offset: int) -> bool:
+        """Lock a byte. Return False if another process has it."""
+        try:
+            self._set(offset, 1, is_locked=True)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Unlock all bytes."""
+        self._set(0, 0, is_locked=False)
+
+    def _set(self, start: int, length: int, *, is_locked: bool) -> None:
+        if not hasattr(fcntl, "F_OFD_SETLK"):
+            return
+        kind = fcntl.F_WRLCK if is_locked else fcntl.F_UNLCK
+        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)  # struct flock
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
 
 
 def _path_of(file: FileIO) -> Path:

@@ -6,9 +6,10 @@ their texts may have data or a password.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
+from io import FileIO
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,11 +19,13 @@ from pqkeep.cli.failures import UNAVAILABLE, Refusal
 from pqkeep.cli.stored import KeyOfVersion, Stored, StoredKey, recognised, with_columns
 from pqkeep.cli.stores import PAGE, Columns, Entry, Look, New, Ref, Result, Swap
 from pqkeep.errors import UnreadableInputError
+from pqkeep.new_files import ByteLocks
 
 _FETCHED = 128
 """Rows in memory at a time."""
 _LOCK_SECONDS = 60
 _ATTEMPTS = 3
+_BEHIND_ALL_DATA = 1 << 62
 
 
 class Column:
@@ -47,6 +50,7 @@ class Column:
         self._default = default
         self._wraps = wraps
         self._names = columns
+        self._file: FileIO | None = None
         with _database():
             self._engine = _engine(url)
             self._table = self._reflected(columns.table)
@@ -60,6 +64,8 @@ class Column:
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+        if self._file is not None:
+            self._file.close()
 
     def pages(self, look: Look) -> Iterator[Sequence[Ref]]:
         """Yield the keys of rows to be moved, in the order of the keys."""
@@ -87,20 +93,45 @@ class Column:
     def claim(self, refs: Sequence[Ref]) -> Iterator[Sequence[Ref]]:
         """Keep other runs away from rows for a block. Yield the rows that no other run has.
 
-        Advisory locks of PostgreSQL do that. They lock nothing for other programs.
+        Advisory locks of PostgreSQL do that, and in SQLite locks of bytes far behind the end of the
+        database's file. They lock nothing for other programs. Other databases have no claims.
         """
-        if self._engine.dialect.name != "postgresql":
-            yield refs
-            return
         place = (self._table.schema, self._table.name, self._column.name)
         digests = [blake2b(repr((place, ref)).encode(), digest_size=8).digest() for ref in refs]
         numbers = [int.from_bytes(digest, "big", signed=True) for digest in digests]
-        every = sa.func.unnest(sa.cast(sa.literal(numbers), sa.ARRAY(sa.BigInteger)))
-        with self._engine.connect() as connection:
-            with _database():
-                own = connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(every)))
-                is_own = own.scalars().all()
-            yield [ref for ref, is_ours in zip(refs, is_own, strict=True) if is_ours]
+        if self._engine.dialect.name == "postgresql":
+            every = sa.func.unnest(sa.cast(sa.literal(numbers), sa.ARRAY(sa.BigInteger)))
+            with self._engine.connect() as connection:
+                with _database():
+                    own = connection.execute(sa.select(sa.func.pg_try_advisory_xact_lock(every)))
+                    is_own = own.scalars().all()
+                yield [ref for ref, is_ours in zip(refs, is_own, strict=True) if is_ours]
+        elif (locks := self._locks_of_file()) is not None:
+            try:
+                yield [
+                    ref
+                    for ref, number in zip(refs, numbers, strict=True)
+                    if locks.take(_BEHIND_ALL_DATA + number % _BEHIND_ALL_DATA)
+                ]
+            finally:
+                locks.release()
+        else:
+            yield refs
+
+    def _locks_of_file(self) -> ByteLocks | None:
+        """Return locks of the file of a SQLite database. None if there is none to write to.
+
+        The file stays open until the connections are closed: closing it drops SQLite's own locks.
+        """
+        if self._engine.dialect.name != "sqlite":
+            return None
+        if self._file is None:
+            with _database(), self._engine.connect() as connection:
+                query = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+                path = connection.exec_driver_sql(query).scalar_one()
+            with suppress(OSError):  # a replacement says why it cannot be written
+                self._file = FileIO(path, "r+b") if path else None
+        return None if self._file is None else ByteLocks(self._file)
 
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
         """Read rows again."""

@@ -31,7 +31,7 @@ from pqkeep.errors import (
     UnavailableError,
     UnreadableInputError,
 )
-from pqkeep.new_files import changeable, replacement
+from pqkeep.new_files import replacement
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -458,13 +458,13 @@ class Run:
     def _change_file(self, entry: Entry, form: Form, change: dict[str, Any]) -> Result:
         from pqkeep.local import re_encrypt_file, re_encrypt_stream  # noqa: PLC0415 - cryptography
 
-        path = str(entry.ref)
         if form is Form.LOCAL:
-            is_changed = re_encrypt_file(path, **change)
+            with entry.changeable() as locked:
+                is_changed = re_encrypt_file(locked, **change)
             return Swap.DONE if is_changed else Swap.CHANGED
         with (
-            changeable(path) as locked,
-            source(path, self.invocation) as opened,
+            entry.changeable() as locked,
+            source(str(entry.ref), self.invocation) as opened,
             replacement(locked) as target,
         ):
             text, reader = ArmorWriter(target), ArmorReader(opened)

@@ -8,9 +8,10 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ from pqkeep.cli.stored import (
     recognised,
 )
 from pqkeep.errors import UnreadableInputError
-from pqkeep.new_files import changeable, replacement
+from pqkeep.new_files import changeable, replacement, require_in_place
 
 PAGE = 4096
 """Entries of a page: much more than a batch, so that two runs seldom have the same batch."""
@@ -57,6 +58,16 @@ class Entry:
     """The associated data and the context of the entry."""
     beside: Mapping[str, Any] = field(repr=False, default_factory=dict)
     """The values of the columns that name the key."""
+    file: FileIO | None = field(repr=False, default=None)
+    """The locked file of a claimed entry."""
+
+    def changeable(self) -> AbstractContextManager[FileIO]:
+        """Open the entry's file to change it, under a lock. Raises as new_files.changeable."""
+        if self.file is None:
+            return changeable(self.ref)
+        self.file.seek(0)
+        require_in_place(self.file)
+        return nullcontext(self.file)
 
 
 class Swap(Enum):
@@ -119,6 +130,7 @@ class Files:
         self._paths = paths
         self._invocation = invocation
         self._of_version = of_version
+        self._claimed: dict[str, FileIO] = {}
 
     def pages(self, look: Look) -> Iterator[Sequence[Ref]]:
         """Yield the paths of files to be moved."""
@@ -127,13 +139,26 @@ class Files:
             entries = map(self._entry, page)
             yield [entry.ref for entry in entries if entry is not None and look(entry)]
 
-    def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
-        """Return all files: each is locked while it is replaced."""
-        return nullcontext(refs)
+    @contextmanager
+    def claim(self, refs: Sequence[Ref]) -> Iterator[Sequence[Ref]]:
+        """Lock files for a block. Yield those that no other process changes."""
+        with ExitStack() as stack:
+            stack.callback(self._claimed.clear)
+            own = []
+            for path in refs:
+                try:
+                    self._claimed[path] = stack.enter_context(changeable(path))
+                except (BlockingIOError, FileNotFoundError):
+                    continue
+                except OSError:
+                    pass  # a file that this user may not write: the replacement says so
+                own.append(path)
+            yield own
 
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
         """Read files again."""
-        return [entry for entry in map(self._entry, refs) if entry is not None]
+        entries = [entry for entry in map(self._entry, refs) if entry is not None]
+        return [replace(entry, file=self._claimed.get(entry.ref)) for entry in entries]
 
     def swap(self, new: Sequence[New]) -> Sequence[Result]:
         """Replace files."""
@@ -141,7 +166,7 @@ class Files:
 
     def _swap(self, new: New) -> Result:
         try:
-            with changeable(new.entry.ref) as locked:
+            with new.entry.changeable() as locked:
                 if locked.readall() != new.entry.data:
                     return Swap.CHANGED
                 with replacement(locked) as target:

@@ -6,6 +6,7 @@ header knows the file key. With a new file key, the data is encrypted again.
 """
 
 from collections.abc import Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BytesIO, FileIO
 from itertools import chain
@@ -118,7 +119,7 @@ def re_encrypt_stream(
 
 
 def re_encrypt_file(
-    path: FilePath,
+    path: FilePath | FileIO,
     *,
     decapsulate: Decapsulate,
     to: Recipient | None = None,
@@ -130,9 +131,10 @@ def re_encrypt_file(
 
     Only the header is written. If it has no capacity left, or for a new file key, a copy replaces
     the file. After an interruption, the file is either the old or the new one. Raises the errors of
-    ``re_encrypt``, OSError, and BlockingIOError if another process changes the file.
+    ``re_encrypt``, OSError, and BlockingIOError if another process changes the file. An open file
+    must be one of ``new_files.changeable``, which locked it.
     """
-    with changeable(path) as file:
+    with nullcontext(path) if isinstance(path, FileIO) else changeable(path) as file:
         header = read_header(file)
         opened = open_header(header, decapsulate)
         return change_file(
