@@ -42,10 +42,11 @@ FRAME = {"me", "list_step_up_methods", "get_tenant"}
 """The frame of a signed-in person's pages, without which there is no page."""
 NAMES_ONLY = {
     (path, "list_members")
-    for path in ("/audit", "/audit/{id}", "/keys/{algorithm}/{version}", "/migration")
+    for path in ("/audit", "/audit/{id}", "/keys", "/keys/{algorithm}/{version}", "/migration")
 }
 """Reads of addresses for identifiers, which are otherwise shown alone."""
 NOT_SAID = {
+    ("/keys", "list_keys"),
     ("/keys", "get_subscription"),
     ("/keys", "list_plans"),
     ("/keys/import", "get_subscription"),

@@ -464,7 +464,15 @@ class UnattributedUses(Struct, frozen=True, array_like=True):
 MAX_PRINCIPALS_LISTED = 100
 """Principals of one key version in an inventory. With MAX_INVENTORY_LISTED they fit into a frame."""
 MAX_INVENTORY_LISTED = 50
+MAX_BRIEF_LISTED = 1_000
+"""Key versions in an inventory without principals."""
+MAX_INVENTORY_OFFSET = 1_000_000
+MAX_WORDS = 16
+"""Words of a search in names."""
 MAX_USES_LISTED = 1000
+
+
+Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 
 
 class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):
@@ -478,6 +486,9 @@ class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):
     retired_at: datetime | None
     archive_at: datetime | None
     imported: bool
+    disabled_until: datetime | None
+    rotation_at: datetime | None
+    """When it is rotated automatically."""
     has_private_key: bool
     """Whether the private or symmetric key exists. Otherwise it is destroyed."""
     fingerprint: Annotated[bytes, Meta(max_length=32)]
@@ -488,12 +499,12 @@ class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):
     operations: tuple[OperationUses, ...]
     """By operation."""
     principals: tuple[PrincipalUses, ...]
-    """By principal, then operation: at most MAX_PRINCIPALS_LISTED."""
+    """By principal, then operation: at most the requested number."""
     has_more_principals: bool
 
 
 class Inventory(Result, frozen=True, kw_only=True, tag="inventory"):
-    """A page of the key versions of all keyrings, by keyring, algorithm and version."""
+    """A page of the key versions of all keyrings, in the requested order."""
 
     counted: CountedLog
     since_us: Natural
@@ -508,19 +519,71 @@ class Inventory(Result, frozen=True, kw_only=True, tag="inventory"):
     """The tenant's rules, by name."""
 
 
-class ListInventory(Request[Inventory], frozen=True, kw_only=True, tag="list-inventory"):
-    """List all key versions, including archived ones and those of deleted keyrings.
+class InventorySort(StrEnum):
+    """The orders of an inventory. Equal rows, and those without a value, are ordered by name."""
 
-    The uses are those up to a checkpoint. Errors: RECORD_NOT_FOUND if there is none.
+    NAME = "name"
+    """By keyring, algorithm and version."""
+    ALGORITHM = "algorithm"
+    STATUS = "status"
+    CREATED = "created"
+    LAST_USED = "last-used"
+    USES = "uses"
+    ROTATION = "rotation"
+    DESTRUCTION = "destruction"
+
+
+class ListInventory(Request[Inventory], frozen=True, kw_only=True, tag="list-inventory"):
+    """List key versions, including archived ones and those of deleted keyrings.
+
+    A key version must match every filter. The uses are those up to a checkpoint. Errors:
+    RECORD_NOT_FOUND if there is none.
     """
 
     since_us: Natural | None = None
     """Count only uses since the start of this day, or of its month if that is long ago."""
     keyring: KeyringName | None = None
-    algorithm: Algorithm | None = None
+    not_keyring: KeyringName | None = None
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(max_length=64)] = ()
+    """Empty: all. The same is true of the statuses."""
+    statuses: Annotated[tuple[KeyStatus, ...], Meta(max_length=8)] = ()
+    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_WORDS)] = ()
+    """Each must be a part of ``keyring/algorithm vN``. Case does not matter."""
+    created_before_us: Natural | None = None
+    created_since_us: Natural | None = None
+    used_since_us: Natural | None = None
+    unused_since_us: Natural | None = None
+    """Without a use since then, also if it was never used."""
+    used_by: Annotated[str, Meta(min_length=1, max_length=254)] | None = None
+    """A principal, as in ListRecords. Then ``used_since_us`` and ``unused_since_us`` are about its
+    uses."""
+    not_used_by: Annotated[str, Meta(min_length=1, max_length=254)] | None = None
+    rotated_before_us: Natural | None = None
+    """Rotated automatically before this time."""
+    destroyed_before_us: Natural | None = None
+    """Scheduled for destruction before this time."""
+    is_scheduled: bool | None = None
+    """Whether it is scheduled for destruction."""
+    is_imported: bool | None = None
+    is_keyring_deleted: bool | None = None
+    is_legacy: bool | None = None
+    """Whether the algorithm is a legacy one. None for these four: both."""
+    sort: InventorySort = InventorySort.NAME
+    is_descending: bool = False
     after: KeyPosition | None = None
-    """The last key of the previous page."""
-    limit: Annotated[int, Meta(ge=1, le=MAX_INVENTORY_LISTED)] = MAX_INVENTORY_LISTED
+    """The last key of the previous page. Only in the order of names."""
+    offset: Annotated[int, Meta(ge=0, le=MAX_INVENTORY_OFFSET)] = 0
+    """The number of key versions before the page."""
+    principals: Annotated[int, Meta(ge=0, le=MAX_PRINCIPALS_LISTED)] = MAX_PRINCIPALS_LISTED
+    """The most principals of each key version."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_BRIEF_LISTED)] = MAX_INVENTORY_LISTED
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a position in another order, or on too many entries for a frame."""
+        if self.after is not None and (self.sort is not InventorySort.NAME or self.is_descending):
+            raise ValueError("give a position only in the order of names")
+        if self.limit > MAX_INVENTORY_LISTED and self.principals:
+            raise ValueError(f"give at most {MAX_INVENTORY_LISTED} with principals")
 
 
 class UsesList(Result, frozen=True, kw_only=True, tag="uses-list"):

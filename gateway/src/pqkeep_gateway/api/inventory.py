@@ -4,6 +4,7 @@ Reading it leaves no record.
 """
 
 from datetime import UTC, date, datetime
+from enum import StrEnum
 from typing import Annotated, Literal, cast
 
 from msgspec import UNSET, Meta, UnsetType
@@ -22,19 +23,26 @@ from pqkeep_gateway.http.field import (
     FieldError,
     InvalidValueError,
     Problem,
+    boolean_field,
     choice_field,
     integer_field,
+    several_field,
+    text_field,
     time_field,
 )
 from pqkeep_gateway.http.text import Timestamp, base64, timestamp
 from pqkeep_gateway.shards import TenantKeyService
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
 from pqkeep_protocol.audit import (
+    MAX_BRIEF_LISTED,
     MAX_INVENTORY_LISTED,
+    MAX_INVENTORY_OFFSET,
     MAX_PRINCIPALS_LISTED,
     MAX_USES_LISTED,
+    MAX_WORDS,
     CountedLog,
     InventoryKey,
+    InventorySort,
     ListInventory,
     ListUses,
     OperationUses,
@@ -127,6 +135,12 @@ class InventoryKeyData(Data, frozen=True, kw_only=True):
     archive_at: Annotated[
         Timestamp | UnsetType, Meta(description="When the private key will be destroyed.")
     ] = UNSET
+    disabled_until: Annotated[
+        Timestamp | UnsetType, Meta(description="When it will be enabled again.")
+    ] = UNSET
+    rotation_at: Annotated[
+        Timestamp | UnsetType, Meta(description="When it is rotated automatically.")
+    ] = UNSET
     imported: Annotated[bool, Meta(description="Imported, and not generated here.")]
     private_key: Annotated[
         Literal["present", "destroyed"],
@@ -154,7 +168,10 @@ class InventoryKeyData(Data, frozen=True, kw_only=True):
     operations: tuple[OperationUsesData, ...]
     principals: Annotated[
         tuple[PrincipalUsesData, ...],
-        Meta(description=f"By principal, then operation: the first {MAX_PRINCIPALS_LISTED}."),
+        Meta(
+            description="By principal, then operation: the first ones, as many as the request's "
+            "`principals`."
+        ),
     ]
     more_principals: Annotated[
         bool, Meta(description="Whether there are more: see `GET /inventory/uses`.")
@@ -175,7 +192,8 @@ class InventoryData(Data, frozen=True, kw_only=True):
     keys: tuple[InventoryKeyData, ...]
     total: Annotated[int, Meta(ge=0, description="The number of key versions on all pages.")]
     next: Annotated[
-        str | UnsetType, Meta(description="Present if there are more: send it as after.")
+        str | UnsetType,
+        Meta(description="Present in the order by name if there are more: send it as after."),
     ] = UNSET
     unattributed: tuple[UnattributedUsesData, ...]
     merged_principals: Annotated[
@@ -210,6 +228,30 @@ def _parse_use(value: object) -> UsesPosition:
     return UsesPosition(principal, operation)
 
 
+_TIME = "2026-01-31T12:00:00Z"
+
+
+class Sort(StrEnum):
+    """The orders of the inventory, with a leading ``-`` for the reverse one."""
+
+    NAME = "name"
+    NAME_REVERSED = "-name"
+    ALGORITHM = "algorithm"
+    ALGORITHM_REVERSED = "-algorithm"
+    STATUS = "status"
+    STATUS_REVERSED = "-status"
+    CREATED = "created"
+    CREATED_REVERSED = "-created"
+    LAST_USED = "last-used"
+    LAST_USED_REVERSED = "-last-used"
+    USES = "uses"
+    USES_REVERSED = "-uses"
+    ROTATION = "rotation"
+    ROTATION_REVERSED = "-rotation"
+    DESTRUCTION = "destruction"
+    DESTRUCTION_REVERSED = "-destruction"
+
+
 SINCE = time_field(
     "since",
     "Only uses from this time on: from the beginning of its day (UTC), or after 400 days of its "
@@ -217,11 +259,82 @@ SINCE = time_field(
     "2026-01-31T12:00:00Z",
 ).optional()
 KEYRING = keyring_field("keyring", "Only this keyring's keys.").optional()
-ALGORITHM = choice_field(
-    "algorithm", "Only this algorithm's keys.", tuple(Algorithm), Algorithm.ML_KEM_768
+NOT_KEYRING = keyring_field("not_keyring", "Only keys of other keyrings.").optional()
+ALGORITHM = several_field(
+    "algorithm", "Only keys of these algorithms", tuple(Algorithm), Algorithm.ML_KEM_768, ALIASES
+)
+STATUS = several_field(
+    "status", "Only key versions with these statuses", tuple(KeyStatus), KeyStatus.ACTIVE
+)
+NAME = text_field(
+    "name",
+    "Only key versions with these words in their name, such as `payments/Kyber768 v2`. Words are "
+    "separated by spaces. Case does not matter.",
+    "payments v2",
+    at_most=128,
 ).optional()
+CREATED_BEFORE = time_field("created_before", "Created before this time.", _TIME).optional()
+CREATED_SINCE = time_field("created_since", "Created at this time or later.", _TIME).optional()
+USED_SINCE = time_field("used_since", "Used at this time or later.", _TIME).optional()
+UNUSED_SINCE = time_field(
+    "unused_since", "Without a use at this time or later, or at any time.", _TIME
+).optional()
+USED_BY = text_field(
+    "used_by",
+    "Used by this principal, in the form that records have (an API key's with or without its "
+    "name), or the name of an API key. Then `used_since` and `unused_since` are about its uses.",
+    "api-key:3",
+    at_most=254,
+).optional()
+NOT_USED_BY = text_field(
+    "not_used_by", "Never used by this principal.", "api-key:3", at_most=254
+).optional()
+ROTATION_BEFORE = time_field(
+    "rotation_before", "Rotated automatically before this time.", _TIME
+).optional()
+DESTRUCTION_BEFORE = time_field(
+    "destruction_before", "Scheduled for destruction before this time.", _TIME
+).optional()
+SCHEDULED = boolean_field(
+    "scheduled", "Whether it is scheduled for destruction. Left out: both.", example=True
+).optional()
+IMPORTED = boolean_field(
+    "imported", "Whether it was imported. Left out: both.", example=True
+).optional()
+KEYRING_DELETED = boolean_field(
+    "keyring_deleted", "Whether its keyring is deleted. Left out: both.", example=False
+).optional()
+IS_LEGACY = boolean_field(
+    "legacy", "Whether its algorithm is a legacy one. Left out: both.", example=False
+).optional()
+SORT = choice_field(
+    "sort",
+    "The order: of `name` by keyring, algorithm and version. A leading `-` reverses it. Key "
+    "versions without a value come last.",
+    tuple(Sort),
+    Sort.NAME,
+).or_default(Sort.NAME)
+OFFSET = integer_field(
+    "offset",
+    "The number of key versions before the page.",
+    50,
+    at_least=0,
+    at_most=MAX_INVENTORY_OFFSET,
+).or_default(0)
+PRINCIPALS = integer_field(
+    "principals",
+    "The most entries of `principals` for each key version.",
+    3,
+    at_least=0,
+    at_most=MAX_PRINCIPALS_LISTED,
+).or_default(MAX_PRINCIPALS_LISTED)
 LIMIT = integer_field(
-    "limit", "The most key versions to return.", 20, at_least=1, at_most=MAX_INVENTORY_LISTED
+    "limit",
+    f"The most key versions to return: at most {MAX_INVENTORY_LISTED}, or {MAX_BRIEF_LISTED} with "
+    "`principals=0`.",
+    20,
+    at_least=1,
+    at_most=MAX_BRIEF_LISTED,
 ).or_default(20)
 USES_KEYRING = keyring_field(
     "keyring", f"The key version's keyring. Left out: `{DEFAULT_KEYRING}`."
@@ -305,19 +418,43 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
     """Return the endpoints of the inventory."""
 
     async def list_inventory(call: ApiCall) -> InventoryData:
-        """List every key version with its uses, ordered by keyring, algorithm and version.
+        """List every key version with its uses. A key version must match every filter.
 
         It includes archived versions and those of deleted keyrings. `as_of` is the signed
         checkpoint of the audit log that has exactly the counted records: an export of it proves the
         counts. A busy log grows between two pages, so each page has its own `as_of`.
         """
-        tenant = call.tenant
+        tenant, sort = call.tenant, call[SORT]
+        if call[AFTER] is not None and sort is not Sort.NAME:
+            raise FieldError(AFTER.name, Problem.MALFORMED, "after needs the order by name")
+        if call[LIMIT] > MAX_INVENTORY_LISTED and call[PRINCIPALS]:
+            message = f"limit must be at most {MAX_INVENTORY_LISTED}, or principals must be 0"
+            raise FieldError(LIMIT.name, Problem.MALFORMED, message)
         request = ListInventory(
             tenant=tenant.tenant,
             since_us=call[SINCE],
             keyring=call[KEYRING],
-            algorithm=call[ALGORITHM],
+            not_keyring=call[NOT_KEYRING],
+            algorithms=call[ALGORITHM],
+            statuses=call[STATUS],
+            words=_words(call[NAME]),
+            created_before_us=call[CREATED_BEFORE],
+            created_since_us=call[CREATED_SINCE],
+            used_since_us=call[USED_SINCE],
+            unused_since_us=call[UNUSED_SINCE],
+            used_by=call[USED_BY],
+            not_used_by=call[NOT_USED_BY],
+            rotated_before_us=call[ROTATION_BEFORE],
+            destroyed_before_us=call[DESTRUCTION_BEFORE],
+            is_scheduled=call[SCHEDULED],
+            is_imported=call[IMPORTED],
+            is_keyring_deleted=call[KEYRING_DELETED],
+            is_legacy=call[IS_LEGACY],
+            sort=InventorySort(sort.removeprefix("-")),
+            is_descending=sort.startswith("-"),
             after=call[AFTER],
+            offset=call[OFFSET],
+            principals=call[PRINCIPALS],
             limit=call[LIMIT],
         )
         try:
@@ -325,7 +462,7 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
         except KeyServiceError as refusal:
             raise _error(refusal) from None
         now = datetime.fromtimestamp(clock(), UTC)
-        last = found.keys[-1] if found.has_more else None
+        last = found.keys[-1] if found.has_more and sort is Sort.NAME else None
         return InventoryData(
             as_of=_counted(found.counted),
             since=UNSET if request.since_us is None else instant(found.since_us),
@@ -388,7 +525,12 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
             handler=list_inventory,
             permission=Permission.VIEW_INVENTORY,
             example=_EXAMPLE,
-            fields=(SINCE, KEYRING, ALGORITHM, AFTER, LIMIT),
+            fields=(
+                *(SINCE, KEYRING, NOT_KEYRING, ALGORITHM, STATUS, NAME),
+                *(CREATED_BEFORE, CREATED_SINCE, USED_SINCE, UNUSED_SINCE, USED_BY, NOT_USED_BY),
+                *(ROTATION_BEFORE, DESTRUCTION_BEFORE, SCHEDULED, IMPORTED, KEYRING_DELETED),
+                *(IS_LEGACY, SORT, OFFSET, AFTER, PRINCIPALS, LIMIT),
+            ),
             field_codes=BAD_REQUEST_FIELDS,
             codes=AUDIT_CODES,
         ),
@@ -404,6 +546,15 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
             codes=AUDIT_CODES,
         ),
     )
+
+
+def _words(name: str | None) -> tuple[str, ...]:
+    """Return the words in a name. Raises FieldError."""
+    words = tuple((name or "").split())
+    if len(words) > MAX_WORDS:
+        message = f"{NAME.name} must have at most {MAX_WORDS} words"
+        raise FieldError(NAME.name, Problem.MALFORMED, message)
+    return words
 
 
 def _error(refusal: KeyServiceError) -> Exception:
@@ -453,6 +604,8 @@ def _key(key: InventoryKey, rules: tuple[Rule, ...], now: datetime) -> Inventory
         retired_at=UNSET if key.retired_at is None else timestamp(key.retired_at),
         retired_days=UNSET if key.retired_at is None else _days(key.retired_at, now),
         archive_at=UNSET if key.archive_at is None else timestamp(key.archive_at),
+        disabled_until=UNSET if key.disabled_until is None else timestamp(key.disabled_until),
+        rotation_at=UNSET if key.rotation_at is None else timestamp(key.rotation_at),
         imported=key.imported,
         private_key="present" if key.has_private_key else "destroyed",
         fingerprint=key.fingerprint.hex(),

@@ -426,6 +426,34 @@ def choice_field(
     return Field(name=name, description=description, schema=schema, example=example, parse=parse)
 
 
+def several_field(
+    name: str,
+    description: str,
+    choices: Sequence[E],
+    example: E,
+    aliases: Mapping[str, E] | None = None,
+) -> Field[tuple[E, ...]]:
+    """Return a field of some of several texts, separated by commas. Left out: all, as ``()``."""
+    one = choice_field(name, description, choices, example, aliases)
+    most = len(choices)
+
+    def parse(value: object) -> tuple[E, ...]:
+        parts = value.split(",", most) if isinstance(value, str) else [value]
+        if len(parts) > most:
+            raise InvalidValueError(f"must have at most {most} values")
+        return tuple(dict.fromkeys(map(one.parse, parts)))
+
+    return Field(
+        name=name,
+        description=f"{description}, separated by commas: {', '.join(choices)}.",
+        schema={"type": "string", "minLength": 1},
+        example=example.value,
+        parse=parse,
+        required=False,
+        default=(),
+    )
+
+
 def integer_field(
     name: str,
     description: str,

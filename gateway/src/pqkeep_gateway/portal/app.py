@@ -1,7 +1,7 @@
 """Serves the portal's pages: access, redirects, errors, and headers for browsers."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
@@ -28,6 +28,7 @@ from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.responses import request_id_of, send_error
 from pqkeep_gateway.http.static_document import METHODS
 from pqkeep_gateway.portal import assets
+from pqkeep_gateway.portal.lists import FORMS
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_gateway.portal.rendering import Templates
@@ -136,6 +137,8 @@ class _Response(NamedTuple):
     status: int
     body: bytes = b""
     location: str = ""
+    file: tuple[str, str] | None = None
+    """The name and the type of a download."""
 
 
 class PageResource:
@@ -171,14 +174,15 @@ class PageResource:
         client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
         attribution = Attribution(request_id, "", client.address)
         try:
-            status, body, location = await self._respond(scope, headers, cookies, attribution)
+            response = await self._respond(scope, headers, cookies, attribution)
         except Exception:  # noqa: BLE001 - the response to a fault is the same as the API's
             _LOG.exception("page failed", request_id=request_id)
             await send_error(send, internal(), request_id)
             return
         timing = f"render;dur={(perf_counter() - began) * 1000:.1f}".encode()
+        status, body, location, file = response
         sent = [
-            *_HEADERS,
+            *(_HEADERS if file is None else _download(*file)),
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", request_id.encode()),
             (b"server-timing", timing),
@@ -266,6 +270,9 @@ class PageResource:
             query = scope["query_string"][:MAX_QUERY].decode("latin-1")
             origin = f"{scope['scheme']}://{reader.headers.get(b'host', b'').decode('latin-1')}"
             visit = Visit(reader, dict(parse_qsl(query)), scope.get("path_params", {}), origin)
+            if page.export is not None and visit.query.get("format", "") in FORMS:
+                name, kind, body = (await page.export(visit)).file(visit.query["format"])
+                return _Response(HTTPStatus.OK, body, file=(name, kind))
             content = await page.read(visit)
         except ApiError as error:
             return await self._failed(error, page, **frame)
@@ -345,6 +352,13 @@ class PageResource:
             "snippets": self._snippets,
         }
         return await self._templates.render(template, around | content)
+
+
+def _download(name: str, kind: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers of a file. ``name`` needs no quoting."""
+    own = {b"content-type": kind, b"content-disposition": f'attachment; filename="{name}"'}
+    yield from ((header, own.pop(header, value.decode()).encode()) for header, value in _HEADERS)
+    yield from ((header, value.encode()) for header, value in own.items())
 
 
 def _of_others(page: Page, caller: Caller) -> str:

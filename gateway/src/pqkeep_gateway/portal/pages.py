@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pqkeep_gateway.access.callers import Caller, Credential, Permission, may
+from pqkeep_gateway.portal.lists import Export
 from pqkeep_gateway.portal.reading import Reader
 
 ROOT = "/portal"
@@ -47,6 +48,8 @@ class Page:
     """The visitor's required permission; see the table in ``access.callers``."""
     read: Callable[[Visit], Awaitable[Content]] = nothing
     """Returns the template's values. If it raises ApiError, the visitor sees an error page."""
+    export: Callable[[Visit], Awaitable[Export]] | None = None
+    """Returns the page's list as a file, for ``format`` in the address."""
     icon: str = ""
     """The icon in the navigation. Without it, the navigation does not list the page."""
     during_enrollment: bool = False

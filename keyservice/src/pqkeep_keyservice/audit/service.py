@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TypeVar, TypeVarTuple, assert_never
 
@@ -14,8 +15,8 @@ from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.audit.witnesses import Witnesses
 from pqkeep_keyservice.keys.changes import CommitOutcome
-from pqkeep_keyservice.keys.key_versions import KeyName
-from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.campaigns import find_migration
@@ -50,7 +51,6 @@ from pqkeep_keyservice.storage.inventory import find_inventory, find_uses
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import (
-    MAX_PRINCIPALS_LISTED,
     AnyAuditRequest,
     AnyAuditResult,
     AuditKey,
@@ -96,7 +96,7 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
 from pqkeep_protocol.keyrings import AGREED_LABELS
-from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.keys import INSTALLATION, KeyStatus, TenantId
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -308,6 +308,8 @@ class AuditService:
                     retired_at=entry.retired_at,
                     archive_at=info.archive_at,
                     imported=info.imported,
+                    disabled_until=info.disabled_until,
+                    rotation_at=_rotation_at(keyring, entry),
                     has_private_key=entry.sealed is not None,
                     fingerprint=(
                         info.public_key
@@ -321,8 +323,8 @@ class AuditService:
                         if label in AGREED_LABELS
                     },
                     operations=tuple(page.operations.get(place, ())),
-                    principals=tuple(principals[:MAX_PRINCIPALS_LISTED]),
-                    has_more_principals=len(principals) > MAX_PRINCIPALS_LISTED,
+                    principals=tuple(principals[: request.principals]),
+                    has_more_principals=len(principals) > request.principals,
                 )
             )
         return Inventory(
@@ -344,6 +346,18 @@ class AuditService:
         versions.entry(request.version)
         uses, last = await self._store.database.query(find_key_usage, request)
         return Usage(uses=uses, last_used_us=last)
+
+
+def _rotation_at(keyring: Keyring, entry: KeyEntry) -> datetime | None:
+    """Return when a version is rotated automatically, or None."""
+    info, days = entry.info, keyring.info.rotation_days
+    is_rotated = (
+        info.status is KeyStatus.ACTIVE
+        and info.archive_at is None
+        and not keyring.is_deleted
+        and not ALGORITHMS[info.algorithm].is_legacy
+    )
+    return info.created_at + timedelta(days=days) if days and is_rotated else None
 
 
 MAX_BYTES = 1024 * 1024

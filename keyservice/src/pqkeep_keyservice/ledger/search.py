@@ -214,7 +214,7 @@ def list_records(
         .where(*read.conditions, has_format(formats))
         .where(*(column == value for column, value in filters.items() if value is not None))
         .where(*((RARE["refused"],) if request.outcome == REFUSED else ()))
-        .where(*_by(columns.principal, request.principal))
+        .where(*by_principal(columns.principal, request.principal))
         .where(*(() if request.page_views else (_excludes_page_views(),)))
         .order_by(read.order)
         .limit(request.limit + 1)
@@ -310,7 +310,9 @@ def newest_key_revision(
     return connection.execute(_NEWEST_KEY_REVISION, name).scalar() or 0
 
 
-def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+def by_principal(
+    column: sa.ColumnElement[str], principal: str | None
+) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the condition for a principal: complete, without its name, or its name alone."""
     if principal is None:
         return ()

@@ -1,6 +1,6 @@
 """Finds pages of the inventory: key versions, and their uses up to a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.ledger.checkpoints import find_counted
 from pqkeep_keyservice.ledger.schema import KEY_USAGE, USES
+from pqkeep_keyservice.ledger.search import by_principal
 from pqkeep_keyservice.ledger.uses import (
     DAY_US,
     NO_KEYRING,
@@ -16,12 +17,13 @@ from pqkeep_keyservice.ledger.uses import (
     first_single_day,
     month_of,
 )
-from pqkeep_keyservice.storage.schema import KEYS
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_keyservice.storage.key_versions import IS_DELETED
+from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS
+from pqkeep_protocol.algorithms import LEGACY, Algorithm
 from pqkeep_protocol.audit import (
-    MAX_PRINCIPALS_LISTED,
     OTHER_PRINCIPALS,
     CountedLog,
+    InventorySort,
     ListInventory,
     ListUses,
     OperationUses,
@@ -29,7 +31,7 @@ from pqkeep_protocol.audit import (
     UnattributedUses,
     UsesList,
 )
-from pqkeep_protocol.keys import KeyVersion
+from pqkeep_protocol.keys import KeyStatus, KeyVersion
 
 Place = tuple[str, str, int]
 """Keyring, algorithm and version."""
@@ -45,7 +47,7 @@ class InventoryPage(NamedTuple):
     has_more: bool
     operations: dict[Place, list[OperationUses]]
     principals: dict[Place, list[PrincipalUses]]
-    """One more than MAX_PRINCIPALS_LISTED if there are more."""
+    """One more than requested if there are more."""
     unattributed: tuple[UnattributedUses, ...]
     has_other_principals: bool
 
@@ -92,35 +94,35 @@ def find_inventory(connection: sa.Connection, request: ListInventory) -> Invento
     operations: dict[Place, list[OperationUses]] = {}
     principals: dict[Place, list[PrincipalUses]] = {}
     has_other = False
+    names = "keyring", "algorithm", "key_version"
+    on_page: list[sa.ColumnElement[bool]] = []
     if versions:
         place = of.keyring, of.algorithm, of.key_version
-        (first, low), (last, high) = versions[0], versions[-1]
         on_page = [
             of_tenant,
-            sa.tuple_(*place) >= _literal((first.keyring, first.algorithm, low), place),
-            sa.tuple_(*place) <= _literal((last.keyring, last.algorithm, high), place),
+            sa.tuple_(*place).in_(
+                [(name.keyring, name.algorithm.value, version) for name, version in versions]
+            ),
         ]
-        if request.algorithm is not None:
-            on_page.append(of.algorithm == request.algorithm)
-        names = "keyring", "algorithm", "key_version"
         by_operation = counts.select(*names, "operation", where=on_page)
         for row in connection.execute(by_operation.order_by(*place, of.operation)):
             operations.setdefault(tuple(row[:3]), []).append(OperationUses(*row[3:]))
+    if versions and request.principals:
         grouped = counts.select(*names, "principal", "operation", where=on_page).subquery()
         within = sa.func.row_number().over(
             partition_by=[grouped.c[name] for name in names],
             order_by=[grouped.c.principal, grouped.c.operation],
         )
         numbered = sa.select(grouped, within.label("number")).subquery()
-        by_principal = sa.select(numbered).where(
+        listed = sa.select(numbered).where(
             sa.or_(
-                numbered.c.number <= MAX_PRINCIPALS_LISTED + 1,
+                numbered.c.number <= request.principals + 1,
                 numbered.c.principal == OTHER_PRINCIPALS,
             )
         )
-        for row in connection.execute(by_principal.order_by(numbered.c.number)):
+        for row in connection.execute(listed.order_by(numbered.c.number)):
             has_other = has_other or row.principal == OTHER_PRINCIPALS
-            if row.number <= MAX_PRINCIPALS_LISTED + 1:
+            if row.number <= request.principals + 1:
                 principals.setdefault(tuple(row[:3]), []).append(PrincipalUses(*row[3:8]))
     unattributed = counts.select(
         "algorithm", "operation", where=(of_tenant, of.keyring == NO_KEYRING)
@@ -143,29 +145,160 @@ def find_inventory(connection: sa.Connection, request: ListInventory) -> Invento
     )
 
 
+_VERSIONS = KEYS.c.keyring, KEYS.c.algorithm, KEYS.c.version
+_IS_DELETED = sa.and_(KEYRINGS.c.name.is_not(None), IS_DELETED)
+_ROTATION_US = sa.case(
+    (
+        sa.and_(
+            KEYS.c.status == KeyStatus.ACTIVE,
+            KEYS.c.archive_at_us.is_(None),
+            KEYS.c.algorithm.not_in(LEGACY),
+            KEYRINGS.c.rotation_days > 0,
+            sa.not_(IS_DELETED),
+        ),
+        KEYS.c.created_at_us + KEYRINGS.c.rotation_days * sa.literal(DAY_US, sa.BigInteger),
+    )
+)
+_TEXT = sa.func.lower(
+    KEYS.c.keyring + "/" + KEYS.c.algorithm + " v" + sa.cast(KEYS.c.version, sa.String)
+)
+
+
 def _versions(
     connection: sa.Connection, request: ListInventory
 ) -> tuple[tuple[tuple[KeyName, KeyVersion], ...], int, bool]:
     """Return the versions on a page, their number on all pages, and whether there are more."""
-    order = KEYS.c.keyring, KEYS.c.algorithm, KEYS.c.version
-    matches = [KEYS.c.tenant_id == request.tenant]
-    if request.keyring is not None:
-        matches.append(KEYS.c.keyring == request.keyring)
-    if request.algorithm is not None:
-        matches.append(KEYS.c.algorithm == request.algorithm)
-    total = connection.execute(sa.select(sa.func.count()).where(*matches)).scalar_one()
-    query = sa.select(*order).where(*matches)
+    query = _Query(request)
+    matches = query.matching()
+    total = connection.execute(sa.select(sa.func.count()).select_from(matches.subquery()))
     if request.after is not None:
         after = request.after
-        query = query.where(
-            sa.tuple_(*order) > _literal((after.keyring, after.algorithm, after.version), order)
-        )
-    rows = connection.execute(query.order_by(*order).limit(request.limit + 1)).all()
+        place = after.keyring, after.algorithm, after.version
+        matches = matches.where(sa.tuple_(*_VERSIONS) > _literal(place, _VERSIONS))
+    page = matches.order_by(*query.order()).offset(request.offset).limit(request.limit + 1)
+    rows = connection.execute(page).all()
     versions = tuple(
         (KeyName(request.tenant, Algorithm(row.algorithm), row.keyring), KeyVersion(row.version))
         for row in rows[: request.limit]
     )
-    return versions, total, len(rows) > request.limit
+    return versions, total.scalar_one(), len(rows) > request.limit
+
+
+class _Query:
+    """The query of the key versions that a request selects. It joins only the tables it needs."""
+
+    def __init__(self, request: ListInventory) -> None:
+        self._request = request
+        used = KEY_USAGE.c
+        self._used = (
+            sa.select(
+                *(used.keyring, used.algorithm, used.key_version),
+                sa.func.sum(used.uses).label("uses"),
+                sa.func.max(used.last_used_us).label("last_used_us"),
+            )
+            .where(
+                used.tenant_id == str(request.tenant),
+                used.keyring != NO_KEYRING,
+                *by_principal(used.principal, request.used_by),
+            )
+            .group_by(used.keyring, used.algorithm, used.key_version)
+            .subquery("used")
+        )
+
+    def matching(self) -> sa.Select[Any]:
+        """Return the query without an order."""
+        request = self._request
+        tables: sa.FromClause = KEYS
+        if self._needs_keyrings():
+            of_same = KEYRINGS.c.tenant_id == KEYS.c.tenant_id, KEYRINGS.c.name == KEYS.c.keyring
+            tables = tables.outerjoin(KEYRINGS, sa.and_(*of_same))
+        if self._needs_uses():
+            used = self._used.c
+            is_same = (
+                used.keyring == KEYS.c.keyring,
+                used.algorithm == KEYS.c.algorithm,
+                used.key_version == KEYS.c.version,
+            )
+            tables = tables.join(self._used, sa.and_(*is_same), isouter=request.used_by is None)
+        conditions = *self._of_keys(), *self._of_keyrings(), *self._of_uses()
+        return sa.select(*_VERSIONS).select_from(tables).where(*conditions)
+
+    def order(self) -> tuple[sa.ColumnElement[Any], ...]:
+        """Return the order: rows without a value come last."""
+        request, keys = self._request, KEYS.c
+        columns: dict[InventorySort, sa.ColumnElement[Any]] = {
+            InventorySort.ALGORITHM: keys.algorithm,
+            InventorySort.STATUS: keys.status,
+            InventorySort.CREATED: keys.created_at_us,
+            InventorySort.LAST_USED: self._used.c.last_used_us,
+            InventorySort.USES: sa.func.coalesce(self._used.c.uses, 0),
+            InventorySort.ROTATION: _ROTATION_US,
+            InventorySort.DESTRUCTION: keys.archive_at_us,
+        }
+        if request.sort is InventorySort.NAME:
+            return tuple(
+                column.desc() if request.is_descending else column.asc() for column in _VERSIONS
+            )
+        by = columns[request.sort]
+        return (by.desc() if request.is_descending else by.asc()).nulls_last(), *_VERSIONS
+
+    def _needs_keyrings(self) -> bool:
+        request = self._request
+        return (
+            request.is_keyring_deleted is not None
+            or request.rotated_before_us is not None
+            or request.sort is InventorySort.ROTATION
+        )
+
+    def _needs_uses(self) -> bool:
+        request = self._request
+        asked = request.used_by, request.used_since_us, request.unused_since_us
+        return any(value is not None for value in asked) or request.sort in {
+            InventorySort.LAST_USED,
+            InventorySort.USES,
+        }
+
+    def _of_keys(self) -> Iterator[sa.ColumnElement[bool]]:
+        """Yield the conditions of the key's own row."""
+        request, keys = self._request, KEYS.c
+        is_scheduled, is_legacy = keys.archive_at_us.is_not(None), keys.algorithm.in_(LEGACY)
+        asked: tuple[tuple[Any, Callable[[Any], sa.ColumnElement[bool]]], ...] = (
+            (request.keyring, keys.keyring.__eq__),
+            (request.not_keyring, keys.keyring.__ne__),
+            (request.algorithms or None, keys.algorithm.in_),
+            (request.statuses or None, keys.status.in_),
+            (request.created_since_us, keys.created_at_us.__ge__),
+            (request.created_before_us, keys.created_at_us.__lt__),
+            (request.destroyed_before_us, keys.archive_at_us.__lt__),
+            (request.is_imported, keys.imported.is_),
+            (request.is_scheduled, lambda wanted: is_scheduled if wanted else ~is_scheduled),
+            (request.is_legacy, lambda wanted: is_legacy if wanted else ~is_legacy),
+        )
+        yield keys.tenant_id == request.tenant
+        yield from (condition(value) for value, condition in asked if value is not None)
+        for word in request.words:
+            yield _TEXT.contains(word.lower(), autoescape=True)
+
+    def _of_keyrings(self) -> Iterator[sa.ColumnElement[bool]]:
+        request = self._request
+        if request.is_keyring_deleted is not None:
+            yield _IS_DELETED if request.is_keyring_deleted else sa.not_(_IS_DELETED)
+        if request.rotated_before_us is not None:
+            yield request.rotated_before_us > _ROTATION_US
+
+    def _of_uses(self) -> Iterator[sa.ColumnElement[bool]]:
+        request, last_us = self._request, self._used.c.last_used_us
+        if request.used_since_us is not None:
+            yield last_us >= request.used_since_us
+        if request.unused_since_us is not None:
+            yield sa.or_(last_us.is_(None), last_us < request.unused_since_us)
+        if request.not_used_by is not None:
+            used = KEY_USAGE.c
+            by_it = sa.select(used.keyring, used.algorithm, used.key_version).where(
+                used.tenant_id == str(request.tenant),
+                *by_principal(used.principal, request.not_used_by),
+            )
+            yield sa.tuple_(*_VERSIONS).not_in(by_it)
 
 
 def _literal(values: Place, columns: Sequence[sa.Column[Any]]) -> sa.ColumnElement[Any]:

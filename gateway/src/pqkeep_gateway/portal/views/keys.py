@@ -2,28 +2,37 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
+
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.inventory import InventoryKeyData
 from pqkeep_gateway.api.keys import Key, KeyUsage
 from pqkeep_gateway.api.public_keys import PublicKeyFormat
-from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.http.errors import invalid, not_found
+from pqkeep_gateway.portal import lists
+from pqkeep_gateway.portal.lists import MAX_EXPORTED, Export, ListKind, Query
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
-from pqkeep_gateway.portal.views.algorithms import ABOUT, LEGENDS, About, Choice, choices
+from pqkeep_gateway.portal.views.algorithms import ABOUT, LEGENDS, Choice, choices
 from pqkeep_gateway.portal.views.audit import place
-from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
+from pqkeep_gateway.portal.views.keyrings import in_keyring
 from pqkeep_gateway.portal.views.people import addresses
-from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, LIFECYCLE, Algorithm, Operation
+from pqkeep_protocol.audit import MAX_BRIEF_LISTED
+from pqkeep_protocol.audit_events import API_KEY, PERSON
 from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus
 from pqkeep_protocol.messages import IMPORT_KEY_SECONDS
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
 
-SHOWN = 100
-"""Versions on one page of the list."""
+PRINCIPALS = 8
+"""Uses by principal and operation that the list reads of each key version."""
+SUGGESTED = 12
+"""Suggestions of a filter's values."""
 RECORDS = 20
 """Records on one page of a key's history."""
 _MAX_DIGITS = 15
@@ -70,33 +79,37 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The versions of one algorithm in one keyring, newest first."""
+class Row:
+    """One row of the list."""
 
-    about: About
-    versions: tuple[Version, ...]
+    key: InventoryKeyData
 
     @property
-    def active(self) -> Version | None:
-        """The version that encrypts or signs, or None."""
-        active = (version for version in self.versions if version.key.status is KeyStatus.ACTIVE)
-        return next(active, None)
+    def path(self) -> str:
+        """The path of its page, below the portal's root."""
+        named = in_keyring(self.key.keyring)
+        after = f"?{urlencode(named)}" if named else ""
+        return f"/keys/{self.key.algorithm.value}/{self.key.key_version}{after}"
 
+    @property
+    def rotation_at(self) -> str:
+        """The time of its automatic rotation, or empty."""
+        return self.key.rotation_at or ""
 
-def lines(keys: Iterable[Key], used: Mapping[str, Used], unnamed: str) -> tuple[Line, ...]:
-    """Return keys, ordered by keyring and algorithm, as lines of versions.
+    @property
+    def archive_at(self) -> str:
+        """The scheduled time of its private key's destruction, or empty."""
+        return self.key.archive_at or ""
 
-    ``unnamed``: the keyring of keys without a keyring field.
-    """
-    grouped: dict[tuple[str, Algorithm], list[Version]] = {}
-    for key in keys:
-        keyring = key.keyring or unnamed
-        usage = used.get(keyring, {}).get((key.algorithm, key.key_version))
-        grouped.setdefault((keyring, key.algorithm), []).append(Version(key, usage, keyring))
-    return tuple(
-        Line(ABOUT[algorithm], tuple(reversed(versions)))
-        for (_, algorithm), versions in grouped.items()
-    )
+    @property
+    def is_keyring_deleted(self) -> bool:
+        """Whether its keyring is deleted: then it has no page."""
+        return bool(self.key.keyring_deleted)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The principals that used it, each once: the first ones only."""
+        return tuple(dict.fromkeys(use.principal for use in self.key.principals))
 
 
 def _used(section: Section) -> Used:
@@ -104,54 +117,131 @@ def _used(section: Section) -> Used:
     return {(used.algorithm, used.key_version): used for used in usage}
 
 
-async def _usage(reader: Reader, keyrings: Iterable[str], algorithm: str | None) -> list[Section]:
-    """Return the use of the keys in each of these keyrings."""
-    sections = (
-        reader.section("list_key_usage", algorithm=algorithm, **in_keyring(keyring))
-        for keyring in keyrings
-    )
-    return list(await asyncio.gather(*sections))
+KIND = ListKind(
+    path="/keys",
+    filters=(
+        lists.choice(
+            "algorithm",
+            "the algorithm, by either name",
+            "algorithm",
+            tuple(Algorithm),
+            {**ALIASES, **{about.standard_name: name for name, about in ABOUT.items()}},
+        ),
+        lists.choice("status", "the status", "status", tuple(KeyStatus)),
+        lists.text(
+            "keyring",
+            "the keyring",
+            "keyring",
+            without="not_keyring",
+            source=f"/api/v1/kms/keyrings?limit={SUGGESTED}&prefix=",
+            pick="keyrings.name",
+        ),
+        lists.age(
+            "age", "the time since it was created", older="created_before", younger="created_since"
+        ),
+        lists.within("used", "used within this time", "used_since"),
+        lists.within("unused", "not used within this time, or never", "unused_since"),
+        lists.text(
+            "used-by",
+            "used by this API key or person; then used: and unused: are about these uses",
+            "used_by",
+            without="not_used_by",
+        ),
+        lists.upcoming("rotates", "rotated automatically within this time", "rotation_before"),
+        lists.upcoming("destroyed", "destroyed within this time", "destruction_before"),
+        lists.flags(
+            "is",
+            "a property",
+            {
+                "scheduled": "scheduled",
+                "imported": "imported",
+                "legacy": "legacy",
+                "deleted": "keyring_deleted",
+            },
+        ),
+    ),
+    sorts=(
+        "name",
+        "algorithm",
+        "status",
+        "created",
+        "last-used",
+        "uses",
+        "rotation",
+        "destruction",
+    ),
+    words="name",
+    noun="key version",
+    examples=("algorithm:Kyber768 age:>1y", "status:active unused:90d", "rotates:30d"),
+)
+"""The list of keys."""
+COLUMNS = (
+    *("keyring", "algorithm", "key_version", "status", "created_at", "last_used_at", "uses"),
+    *("rotation_at", "archive_at", "imported", "private_key", "fingerprint"),
+)
+"""The columns of an export."""
+
+
+def _parameters(query: Query) -> Mapping[str, object]:
+    """Return the API's parameters: keys of deleted keyrings are listed only if they are asked for."""
+    return {"keyring_deleted": False, **query.parameters}
 
 
 async def _read_list(visit: Visit) -> Content:
-    reader, query = visit.reader, visit.query
-    algorithm, status = query.get("algorithm") or None, query.get("status") or None
-    after, chosen = query.get("after") or None, query.get("keyring") or None
+    reader = visit.reader
+    query = Query.of(KIND, visit.query)
+    chosen = str(query.parameters.get("keyring", ""))
     keyring = chosen or DEFAULT_KEYRING  # for new keys
-    keyrings, keys = await asyncio.gather(
-        offered(reader, keyring),
-        reader.section(
-            "list_keys",
-            algorithm=algorithm,
-            status=status,
-            after=after,
-            limit=SHOWN,
-            **({"all_keyrings": True} if chosen is None else in_keyring(chosen)),
-        ),
-    )
-    listed: Sequence[Key] = keys.data.keys if keys.data else ()
-    shown = tuple(dict.fromkeys(key.keyring or keyring for key in listed))
-    usage = await _usage(reader, shown, algorithm)
-    used = {name: _used(section) for name, section in zip(shown, usage, strict=True)}
-    is_whole = bool(keys.data) and not (algorithm or status or after or keys.data.next)
-    in_default = [key for key in listed if (key.keyring or keyring) == keyring]
-    is_of_one = chosen is not None or len(keyrings.names) == 1
+    listed = Section()
+    if not query.error:
+        asked = {**query.request(), **_parameters(query), "principals": PRINCIPALS}
+        listed = await reader.section("list_inventory", **asked)
+    keys: Sequence[InventoryKeyData] = listed.data.keys if listed.data else ()
+    rows = tuple(map(Row, keys))
+    principals = {name for row in rows for name in row.users}
+    has_people = any(name.startswith(PERSON) for name in principals)
     return {
-        "listed": keys,
-        "usage_error": next((section.error for section in usage if section.error), None),
-        "lines": lines(listed, used, keyring),
-        "chosen": chosen or "",
+        "query": replace(query, kind=_with_users(principals)),
+        "listed": listed,
+        "rows": rows,
+        "position": query.page(len(rows), listed.data.total if listed.data else 0),
+        "people": await addresses(reader) if has_people else {},
+        "chosen": chosen,
         "keyring": keyring,
-        "keyrings": keyrings,
         "named": in_keyring(keyring),
-        "has_keyrings": len(keyrings.names) > 1 or any(name != keyring for name in shown),
-        "has_key_set": is_of_one and _are_in_key_set(listed),
+        "has_key_set": bool(chosen) or not query.is_filtered,
         "legends": LEGENDS,
-        "choices": await _choices(reader, in_default if is_whole else None, in_keyring(keyring)),
-        "algorithms": [(name.value, name.value) for name in Algorithm],
-        "statuses": [(name.value, name.value) for name in KeyStatus],
-        "is_filtered": bool(algorithm or status),
+        "choices": await _choices(reader, in_keyring(keyring)),
     }
+
+
+def _with_users(principals: Iterable[str]) -> ListKind:
+    """Return the list with names of principals to suggest."""
+    names = sorted(
+        {name.partition("/")[2] for name in principals if name.startswith(API_KEY)} - {""}
+    )
+    filters = (
+        replace(row, values=tuple(names)) if row.name == "used-by" else row for row in KIND.filters
+    )
+    return replace(KIND, filters=tuple(filters))
+
+
+async def _export(visit: Visit) -> Export:
+    """Return the rows that match the filters. Raises ApiError."""
+    query = Query.of(KIND, visit.query)
+    if query.error:
+        raise invalid(query.error, "q")
+    rows: list[list[object]] = []
+    total = 0
+    while len(rows) < MAX_EXPORTED:
+        asked = {**query.request(MAX_BRIEF_LISTED, len(rows)), **_parameters(query)}
+        page = await visit.reader.read("list_inventory", **asked, principals=0)
+        total = page.total
+        shown = (msgspec.to_builtins(key) for key in page.keys)
+        rows += [[key.get(column) for column in COLUMNS] for key in shown]
+        if not page.keys or len(rows) >= total:
+            break
+    return Export(name="keys", columns=COLUMNS, rows=rows[:MAX_EXPORTED], total=total)
 
 
 def _are_in_key_set(keys: Iterable[Key]) -> bool:
@@ -160,18 +250,14 @@ def _are_in_key_set(keys: Iterable[Key]) -> bool:
     return any(key.algorithm in JWK_ALGORITHM and key.status in verifies for key in keys)
 
 
-async def _choices(
-    reader: Reader, keys: Sequence[Key] | None, named: Mapping[str, str]
-) -> tuple[Choice, ...]:
-    """Return the algorithms for a new key. ``keys``: the keyring's keys, if all were read."""
+async def _choices(reader: Reader, named: Mapping[str, str]) -> tuple[Choice, ...]:
+    """Return the algorithms for a new key in a keyring."""
     if not reader.allows("generate_key"):
         return ()
-    active = KeyStatus.ACTIVE
-    listed = keys
-    if listed is None:
-        section = await reader.section("list_keys", status=active.value, **named)
-        listed = section.data.keys if section.data else ()
-    return await choices(reader, [key.algorithm for key in listed if key.status is active])
+    section = await reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named)
+    return await choices(
+        reader, [key.algorithm for key in section.data.keys] if section.data else []
+    )
 
 
 async def _read_key(visit: Visit) -> Content:
@@ -262,6 +348,7 @@ PAGES = (
         template="keys/list.html",
         permission=Permission.VIEW_KEYS,
         read=_read_list,
+        export=_export,
         icon="key",
     ),
     Page(
