@@ -18,6 +18,7 @@ from tests.fixtures import unprivileged
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.processes import HOST
 from tests.fixtures.two_users import pqkeepd_program
+from tests.sampling import sampled
 
 from pqkeep_server.initialise import Layout, Stores, initialise
 
@@ -232,7 +233,7 @@ def _problems(
     return problems
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", sampled(STATES, 2))
 def test_no_command_fails_or_waits(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
@@ -241,7 +242,7 @@ def test_no_command_fails_or_waits(
 
 
 @pytest.mark.threat("gateway-user")
-@pytest.mark.parametrize("state", DAMAGED)
+@pytest.mark.parametrize("state", sampled(DAMAGED, 3))
 def test_no_command_fails_or_waits_for_a_damaged_file(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
@@ -259,7 +260,7 @@ UNUSABLE: dict[str, Callable[[Layout], None]] = {
 }
 
 
-@pytest.mark.parametrize("state", UNUSABLE)
+@pytest.mark.parametrize("state", sampled(UNUSABLE, 3))
 def test_what_cannot_serve_ends(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:

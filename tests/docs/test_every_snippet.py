@@ -189,6 +189,7 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
     assert b"BEGIN PUBLIC KEY" in (tmp_path / "key.pem").read_bytes()
 
 
+@pytest.mark.campaign
 def test_migration_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
     """The page's commands move files, rows and data under RSA, and sign a bill of materials."""
     tenant = installation.new_tenant()
@@ -256,6 +257,7 @@ def test_configuration_in_order(installation: Installation, shell: Shell) -> Non
     shell(f"{variables}\npqkeepd config check {settings}", {})
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_runbooks_in_order(
     start: Callable[..., Installation], shell: Shell, tmp_path: Path

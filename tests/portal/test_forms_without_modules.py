@@ -17,6 +17,7 @@ from tests.fixtures.browser import Visit, Visitor
 from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
 from tests.portal.visitors import cookies_of, get_page
+from tests.sampling import sampled
 
 from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
@@ -205,7 +206,7 @@ SLOW = (
 
 @pytest.mark.threat("page-addresses")
 @pytest.mark.usefixtures("people")
-@pytest.mark.parametrize("slow", SLOW)
+@pytest.mark.parametrize("slow", sampled(SLOW, 3))
 def test_on_a_slow_network_a_form_waits_for_its_module(
     visit: Visit, installation: Installation, slow: str
 ) -> None:

@@ -297,6 +297,7 @@ def test_the_whole_story(
     _look_around(page)
 
 
+@pytest.mark.campaign
 def test_the_story_begins_over_https(
     visit: Visit, installation: Installation, secured_gateway: str
 ) -> None:

@@ -281,7 +281,7 @@ MUTATIONS = (
         "events that were not recorded are acknowledged",
         frozenset({"lost"}),
         [(AuditLog, "append", _believe_in_events)],
-        first=32,
+        first=11,
     ),
     Mutation(
         "a request is sent again",
@@ -293,6 +293,7 @@ MUTATIONS = (
         "an answer goes to whoever waits the longest",
         frozenset({"one record", "answers", "plaintexts"}),
         [(KeyConnection, "_receive", _give_to_the_first)],
+        first=3,
     ),
     Mutation(
         "the cache outlives its epoch",
@@ -301,7 +302,7 @@ MUTATIONS = (
             (RevisionCache, "clear", lambda _: None),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
-        first=15,
+        first=22,
     ),
     Mutation(
         "one that was paused wakes with its cache, after another one has served",
@@ -380,7 +381,7 @@ MUTATIONS = (
         frozenset({"no gaps", "tree", "progress"}),
         [(KeyStore, "_take_log_state", _keep_log_state)],
         seeds=160,
-        first=153,
+        first=14,
     ),
     Mutation(
         "the schedule is early",
@@ -389,6 +390,7 @@ MUTATIONS = (
             (KeyVersions, "first_due", _due_a_year_early),
             (schedule, "list_due_keys", _list_a_year_early),
         ],
+        first=15,
     ),
     Mutation(
         "an archived version is archived again",
@@ -399,7 +401,7 @@ MUTATIONS = (
         "a version that is to be archived is used",
         frozenset({"fresh"}),
         [(KeyInfo, "allows", lambda self, operation: self.status in USABLE[operation])],
-        first=19,
+        first=25,
     ),
     Mutation(
         "an Idempotency-Key is forgotten",

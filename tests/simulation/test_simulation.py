@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.run import run
 from tests.simulation.two_shards import TwoShards
 
-SEEDS = 200
+SEEDS = 60
 MORE_SEEDS = 300
 AT_ONCE = 10
 
