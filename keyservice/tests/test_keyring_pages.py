@@ -13,8 +13,13 @@ from msgspec import structs
 
 from pqkeep_keyservice.keys.keyring import Keyring, default_keyring
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.keyrings import find_keyring_page, insert_keyring
+from pqkeep_keyservice.storage.keyrings import (
+    find_keyring_names,
+    find_keyring_page,
+    insert_keyring,
+)
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import FindKeyrings
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
@@ -99,6 +104,29 @@ async def test_every_page_equals_the_model(database: Database, sealer: Sealer) -
                         break
                     request = structs.replace(request, after=found[-1])
                 assert found == expected, request
+
+
+@BOTH
+async def test_names_are_found_by_their_parts(database: Database, sealer: Sealer) -> None:
+    """A part in any case finds a name, beginnings first; `_` and `%` stand for themselves."""
+    tenant = TenantId(uuid4())
+    names = ("a-pay", "Pay.b", "pay", "p_y", "other")
+
+    def add(connection: Any) -> None:
+        for name in names:
+            insert_keyring(connection, sealer, Keyring(tenant, KeyringInfo(name)))
+
+    await database.write(add)
+
+    async def found(text: str, limit: int = 20) -> tuple[str, ...]:
+        request = FindKeyrings(tenant=tenant, text=text, limit=limit)
+        return await database.read(find_keyring_names, request)
+
+    assert await found("PAY") == ("Pay.b", "pay", "a-pay")
+    assert await found("pay", 2) == ("Pay.b", "pay")
+    assert await found("p_y") == ("p_y",)
+    assert await found("%") == ()
+    assert await found("EFAUL") == ("default",)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

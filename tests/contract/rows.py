@@ -31,6 +31,7 @@ from pqkeep_gateway.api import (
     re_encryption,
     registration,
     rules,
+    search,
     second_factors,
     sign_in,
     signature,
@@ -64,6 +65,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *campaigns.endpoints(no_keys, nothing, nothing),
         *external_keys.endpoints(nothing, nothing, nothing),
         *inventory.endpoints(nothing, nothing),
+        *search.endpoints(nothing, nothing, nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),
         *rules.endpoints(nothing),
         *tenants.endpoints(

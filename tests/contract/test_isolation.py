@@ -244,6 +244,7 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/{key_version}/public-key": lambda _: KYBER,
     "/inventory/uses": lambda _: KYBER,
     "/audit/consistency": lambda _: {"first": 1, "second": 2},
+    "/search": lambda _: {"text": "a"},
     "/rules/preview": lambda _: {"profile": "cnsa-2.0"},
     **dict.fromkeys(
         ("/team/members", "/team/members/{id}", "/team/invitations", "/team/invitations/{id}"),

@@ -58,6 +58,7 @@ from pqkeep_gateway.api import (
     re_encryption,
     registration,
     rules,
+    search,
     second_factors,
     sign_in,
     signature,
@@ -404,6 +405,7 @@ async def assemble(
         ),
         *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
+        *search.endpoints(shards, SqlApiKeys(engine), SqlTeam(engine), stored_tenants),
         *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
         *inventory.endpoints(access.keys, clock),
         *cbom.endpoints(

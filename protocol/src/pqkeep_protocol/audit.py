@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
+    MAX_KEYRING_NAME,
     PRINTABLE,
     KeyringName,
     KeyStatus,
@@ -623,6 +624,26 @@ class ListUses(Request[UsesList], frozen=True, kw_only=True, tag="list-uses"):
             raise ValueError("give keyring and version, or neither")
 
 
+MAX_FOUND = 20
+"""Keyrings that one search returns."""
+
+
+class FoundKeyrings(Result, frozen=True, kw_only=True, tag="found-keyrings"):
+    """Names of keyrings, which nothing authenticates."""
+
+    names: tuple[KeyringName, ...]
+
+
+class FindKeyrings(Request[FoundKeyrings], frozen=True, kw_only=True, tag="find-keyrings"):
+    """Find a tenant's keyrings by a part of their name, ignoring case.
+
+    Names that begin with the text come first. Deleted keyrings are left out.
+    """
+
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_KEYRING_NAME)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_FOUND)] = MAX_FOUND
+
+
 REFUSED = "refused"
 """Stands for every refusal, in place of an operation."""
 
@@ -784,6 +805,7 @@ AnyAuditRequest = (
     | PreviewRules
     | ListInventory
     | ListUses
+    | FindKeyrings
     | CountOperations
     | GetMigration
 )
@@ -805,6 +827,7 @@ AnyAuditResult = (
     | RulePreview
     | Inventory
     | UsesList
+    | FoundKeyrings
     | OperationCounts
     | Migration
 )

@@ -189,7 +189,8 @@ class AuditEvent(StrEnum):
     HASH = "hash"
     GENERATE_RANDOM = "generate-random"
 
-    # Usage, the audit log, and health
+    # Search, usage, the audit log, and health
+    SEARCH = "search"
     GET_INSTALLATION = "get-installation"
     GET_USAGE = "get-usage"
     LIST_AUDIT_RECORDS = "list-audit-records"

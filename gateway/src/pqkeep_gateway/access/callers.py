@@ -57,6 +57,8 @@ class Permission(StrEnum):
     """An API key has it only if its scopes name it, and only for keyrings that allow deletion."""
     VIEW_TENANT = "view-tenant"
     """The tenant, its API keys' metadata and its audit log."""
+    SEARCH = "search"
+    """Finding things by name. Each caller finds what their other permissions show."""
     VIEW_INVENTORY = "view-inventory"
     """All keys of a tenant, and who uses them."""
     MANAGE_API_KEYS = "manage-api-keys"
@@ -98,6 +100,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.RUN_CANARIES: _ADMIN,
     Permission.DELETE_KEYRINGS: _ADMIN | _API_KEY,
     Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
+    Permission.SEARCH: _PEOPLE | _OPERATOR,
     Permission.VIEW_INVENTORY: _PEOPLE | _API_KEY,
     Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
     Permission.ROTATE_API_KEYS: _ADMIN | _ANY_API_KEY | _OPERATOR,

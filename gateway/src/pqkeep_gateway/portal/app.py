@@ -43,6 +43,7 @@ from pqkeep_gateway.portal.views import (
     operator,
     overview,
     people,
+    search,
     try_it,
 )
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
@@ -51,6 +52,7 @@ from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
 
 PAGES: tuple[Page, ...] = (
+    *search.PAGES,
     *operator.PAGES,
     *overview.PAGES,
     *keys.PAGES,
@@ -323,6 +325,7 @@ class PageResource:
             "tenant": tenant,
             "is_operator": caller is Credential.OPERATOR,
             "navigation": navigation(caller, PAGES),
+            "places": search.places(caller, PAGES, reader.allows),
             "may": reader.allows,
             "marked": (page.parent or page.path) if page else None,
         }
@@ -341,6 +344,9 @@ class PageResource:
             "tenant": None,
             "is_operator": False,
             "navigation": (),
+            "places": (),
+            "addresses": search.ADDRESSES,
+            "search_words": search.WORDS,
             "may": lambda _: False,
             "marked": None,
             "page": page,

@@ -67,6 +67,7 @@ PARTS: Mapping[str, str] = {
     "team": "The members of a tenant, and invitations.",
     "billing": "Plans, subscriptions and invoices.",
     "installation": "The state of the installation, for operators.",
+    "search": "Finding things by a part of their name, for people and operators.",
     "usage": "Key operations over time, and the limits.",
     "audit": "The audit log, and the proofs that it is unchanged.",
     "service": "The service itself.",

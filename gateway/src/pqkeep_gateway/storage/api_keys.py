@@ -58,6 +58,10 @@ MAX_LISTED = 1_000
 """A limit is needed because an API key may rotate itself often, and all versions are kept."""
 
 
+MAX_SEARCHED = 10_000
+_VERSION_DIGITS = 9
+
+
 class QuotaReachedError(Exception):
     """The plan allows no more active API keys."""
 
@@ -134,6 +138,27 @@ class SqlApiKeys:
         async with read_transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         return tuple(_api_key(row) for row in sorted(rows, key=lambda row: row.version))
+
+    async def search(self, tenant: TenantId, text: str, limit: int) -> tuple[ApiKey, ...]:
+        """Return API keys with a text in their name, or with this version or these last characters.
+
+        Active and new ones come first. Only the newest MAX_SEARCHED are read.
+        """
+        newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant)).scalar_subquery()
+        is_wanted = [
+            sa.func.lower(API_KEYS.c.name).contains(text.lower(), autoescape=True),
+            API_KEYS.c.last4 == text.removeprefix("…"),
+        ]
+        if text.isascii() and text.isdecimal() and len(text) <= _VERSION_DIGITS:
+            is_wanted.append(API_KEYS.c.version == int(text))
+        query = (
+            sa.select(API_KEYS)
+            .where(_of(tenant), API_KEYS.c.version > newest - MAX_SEARCHED, sa.or_(*is_wanted))
+            .order_by(_IS_ACTIVE.desc(), API_KEYS.c.version.desc())
+            .limit(limit)
+        )
+        async with read_transaction(self._engine) as connection:
+            return tuple(map(_api_key, (await connection.execute(query)).all()))
 
     async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
         """Return the number of a tenant's API keys, revoked ones included, or of the valid ones."""

@@ -48,6 +48,7 @@ from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.inventory import find_inventory, find_uses
+from pqkeep_keyservice.storage.keyrings import find_keyring_names
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import (
@@ -60,6 +61,8 @@ from pqkeep_protocol.audit import (
     CountOperations,
     EventRefusal,
     ExportRecords,
+    FindKeyrings,
+    FoundKeyrings,
     GetMigration,
     GetNote,
     GetSubtrees,
@@ -223,6 +226,9 @@ class AuditService:
                 if uses is None:
                     raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
                 return uses
+            case FindKeyrings():
+                names = await self._search(request.tenant, find_keyring_names, request)
+                return FoundKeyrings(names=names)
             case CountOperations():
                 return await self._search(request.tenant, find_operation_counts, request)
             case _:

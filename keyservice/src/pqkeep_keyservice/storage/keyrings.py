@@ -21,6 +21,7 @@ from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import newest_keyring_revisions, recorded_keyring_revisions
 from pqkeep_keyservice.storage.key_versions import IS_DELETED, loaded_time, set_due, stored_time
 from pqkeep_keyservice.storage.schema import KEYRING_COUNTS, KEYRINGS
+from pqkeep_protocol.audit import FindKeyrings
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
@@ -183,6 +184,26 @@ def _require_newest(
     )
     if connection.execute(older.limit(1)).first() is not None:
         raise DamagedKeyError(_OLDER)
+
+
+def find_keyring_names(connection: sa.Connection, request: FindKeyrings) -> tuple[str, ...]:
+    """Return the names with a text in them, those that begin with it first."""
+    text, name = request.text.lower(), sa.func.lower(KEYRINGS.c.name)
+    begins = name.startswith(text, autoescape=True)
+    query = (
+        sa.select(KEYRINGS.c.name)
+        .where(
+            KEYRINGS.c.tenant_id == request.tenant,
+            name.contains(text, autoescape=True),
+            sa.not_(IS_DELETED),
+        )
+        .order_by(begins.desc(), KEYRINGS.c.name)
+        .limit(request.limit)
+    )
+    names: list[str] = list(connection.execute(query).scalars())
+    if text in DEFAULT_KEYRING and DEFAULT_KEYRING not in names:  # it may have no row
+        names.insert(0, DEFAULT_KEYRING)
+    return tuple(names[: request.limit])
 
 
 def _keyring_name(keyring: Keyring) -> KeyringName:

@@ -54,6 +54,14 @@ document.addEventListener("click", (event) => {
   dialog?.close();
 });
 
+/** Opens the dialog that the address names behind its #. */
+function openLinked() {
+  const dialog = document.getElementById(location.hash.slice(1));
+  if (dialog?.matches("dialog[data-linked]:not([open])")) dialog.showModal();
+}
+addEventListener("hashchange", openLinked);
+openLinked();
+
 // A dialog with content that is shown only once reloads the page when it is closed.
 document.addEventListener(
   "close",
