@@ -14,8 +14,9 @@ from keyservice.tests.test_key_import import made_elsewhere, wrap
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.rules import RuleSet
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
+from pqkeep_protocol.audit import ListInventory, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     Attribution,
@@ -418,6 +419,9 @@ async def test_damaged_rules_refuse_new_data_and_no_reading(
             outcomes = {request.operation: await caller.kind(request) for request in reads}
             assert outcomes.pop(Operation.RE_ENCRYPT) is unavailable  # its target is new data
             assert set(outcomes.values()) == {None}
+            await caller.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE))
+            inventory = await caller.ask(ListInventory(tenant=tenant))
+            assert (inventory.rules, len(inventory.keys)) == (None, inventory.total)
             assert await second.kind(Encrypt(**second.key(), version=None, plaintext=b"")) is None
             new = Rule("end", (SIGNATURE,), deny_from=seconds())
             repair = partial(OverrideRule, tenant=tenant, name="end", rule=new)

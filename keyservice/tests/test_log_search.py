@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from pqkeep_keyservice.ledger.key_usage import (
     find_key_usage,
     find_operation_counts,
     list_key_usage,
+    preview_rules,
 )
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS, RARE
@@ -38,11 +40,13 @@ from pqkeep_protocol.audit import (
     ListCheckpoints,
     ListRecords,
     ListUsage,
+    PreviewRules,
 )
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
 )
+from pqkeep_protocol.rules import Rule
 
 if TYPE_CHECKING:
     import sqlite3
@@ -426,6 +430,28 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
                 list_records(long_log, request)
     assert plans
     assert [plan for plan in plans if not plan.startswith("SEARCH audit_records")] == []
+
+
+async def test_a_preview_reads_the_days_that_it_compares(
+    long_log: sa.Connection, backend: str
+) -> None:
+    """On SQLite a preview reads a tenant's uses by day, and not those of all days."""
+    if backend != "sqlite":
+        pytest.skip("PostgreSQL chooses by its statistics")
+    plans: list[str] = []
+
+    def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
+        found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        plans.extend(row[-1] for row in found if " uses " in row[-1])
+
+    sa.event.listen(long_log, "before_cursor_execute", explain)
+    for keyrings in (("*",), ("cards.*",), ("cards",)):
+        rule = Rule("end", (Algorithm.ML_KEM_768,), keyrings)
+        request = PreviewRules(tenant=TENANTS[1], rules=(rule,))
+        preview_rules(long_log, request, datetime.now(UTC))
+    assert plans
+    by_day = "SEARCH uses USING INDEX uses_of_tenant_by_day (tenant_id=? AND day>?)"
+    assert set(plans) == {by_day}
 
 
 async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: str) -> None:

@@ -516,8 +516,8 @@ class Inventory(Result, frozen=True, kw_only=True, tag="inventory"):
     unattributed: tuple[UnattributedUses, ...]
     has_other_principals: bool
     """Whether a use on the page has OTHER_PRINCIPALS."""
-    rules: tuple[Rule, ...] = ()
-    """The tenant's rules, by name."""
+    rules: tuple[Rule, ...] | None = ()
+    """The tenant's rules, by name. None: they are damaged."""
 
 
 class InventorySort(StrEnum):

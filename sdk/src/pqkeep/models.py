@@ -742,7 +742,8 @@ class InventoryKey:
     """At most 100."""
     more_principals: bool
     """Whether there are more: see ``uses``."""
-    rules: tuple[RuleAssessment, ...]
+    rules: tuple[RuleAssessment, ...] | None
+    """None: unknown, because the tenant's rules are damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

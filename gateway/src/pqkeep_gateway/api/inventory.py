@@ -177,7 +177,11 @@ class InventoryKeyData(Data, frozen=True, kw_only=True):
         bool, Meta(description="Whether there are more: see `GET /inventory/uses`.")
     ]
     rules: Annotated[
-        tuple[RuleAssessment, ...], Meta(description="The rules that concern it, by name.")
+        tuple[RuleAssessment, ...] | None,
+        Meta(
+            description="The rules that concern it, by name. null: unknown, because the tenant's "
+            "rules are damaged; an operator repairs them with `pqkeepd rules`."
+        ),
     ]
 
 
@@ -591,7 +595,7 @@ def _by_principal(used: PrincipalUses) -> PrincipalUsesData:
     )
 
 
-def _key(key: InventoryKey, rules: tuple[Rule, ...], now: datetime) -> InventoryKeyData:
+def _key(key: InventoryKey, rules: tuple[Rule, ...] | None, now: datetime) -> InventoryKeyData:
     labels = key.labels
     return InventoryKeyData(
         keyring=key.keyring,
@@ -619,7 +623,11 @@ def _key(key: InventoryKey, rules: tuple[Rule, ...], now: datetime) -> Inventory
         operations=tuple(map(_by_operation, key.operations)),
         principals=tuple(map(_by_principal, key.principals)),
         more_principals=key.has_more_principals,
-        rules=tuple(assessed(rule, key, now) for rule in rules if concerns(rule, key)),
+        rules=(
+            None
+            if rules is None
+            else tuple(assessed(rule, key, now) for rule in rules if concerns(rule, key))
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TypeVar, TypeVarTuple, assert_never
@@ -100,6 +101,7 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
 from pqkeep_protocol.keyrings import AGREED_LABELS
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, TenantId
+from pqkeep_protocol.rules import Rule
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -293,10 +295,9 @@ class AuditService:
         page = await self._search(request.tenant, find_inventory, request)
         if page is None:
             raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
-        try:
-            rules = await self._rules.get(request.tenant)
-        except DamagedKeyError:  # logged where the rules are enforced
-            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        rules: tuple[Rule, ...] | None = None
+        with suppress(DamagedKeyError):  # logged where the rules are enforced
+            rules = (await self._rules.get(request.tenant)).rules
         keys: list[InventoryKey] = []
         for name, version in page.versions:
             entry = (await self._key_cache.get(name)).entry(version)
@@ -341,7 +342,7 @@ class AuditService:
             has_more=page.has_more,
             unattributed=page.unattributed,
             has_other_principals=page.has_other_principals,
-            rules=rules.rules,
+            rules=rules,
         )
 
     async def _usage(self, request: GetUsage) -> Usage:

@@ -190,6 +190,7 @@ USES = Table(
         *("tenant_id", "keyring", "algorithm", "key_version", "day", "principal", "operation")
     ),
     Index("uses_by_day", "day"),
+    Index("uses_of_tenant_by_day", "tenant_id", "day"),
 )
 """The uses by day. ``day`` counts from 1970; an old month has its first day."""
 

@@ -665,7 +665,7 @@ def _differing(rules: Sequence[Json], pages: Sequence[Json]) -> set[str]:
     names = set()
     for page in pages:
         for key in page["keys"]:
-            for assessed in key["rules"]:
+            for assessed in key["rules"] or ():
                 rule = by_name.get(assessed["rule"])
                 parts = ("warn_from", "deny_from", "successor")
                 if rule is None or any(rule[part] != assessed[part] for part in parts):

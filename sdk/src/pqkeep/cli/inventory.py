@@ -155,7 +155,9 @@ def _row(key: "InventoryKey") -> KeyRow:
         key.uses,
         key.last_used_at,
         f"{shown}, …" if is_cut else shown,
-        ", ".join(f"{rule.rule}: {rule.state}" for rule in key.rules),
+        "unknown"
+        if key.rules is None
+        else ", ".join(f"{rule.rule}: {rule.state}" for rule in key.rules),
     )
 
 

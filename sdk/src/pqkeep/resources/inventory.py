@@ -223,7 +223,7 @@ def _key(data: Data) -> InventoryKey:
         operations=tuple(map(_uses, data.objects("operations"))),
         principals=tuple(map(_uses, data.objects("principals"))),
         more_principals=data.flag("more_principals"),
-        rules=tuple(map(_assessment, data.objects("rules"))),
+        rules=tuple(map(_assessment, data.objects("rules"))) if data.has("rules") else None,
     )
 
 

@@ -44,6 +44,7 @@ class InUse:
     uses: int = 0
     last_used_at: str | None = None
     rules: dict[str, RuleAssessment] = field(default_factory=dict)
+    are_rules_known: bool = True
     confidential_longer: set[str] = field(default_factory=set)
     """The keyrings with data that stay confidential after a rule's date."""
 
@@ -54,7 +55,8 @@ class InUse:
         self.keyrings.add(key.keyring)
         self.uses += key.uses
         self.last_used_at = max(filter(None, (self.last_used_at, key.last_used_at)), default=None)
-        for rule in key.rules:
+        self.are_rules_known &= key.rules is not None
+        for rule in key.rules or ():
             self.rules[rule.rule] = rule
             if rule.confidential_longer:
                 self.confidential_longer.add(key.keyring)

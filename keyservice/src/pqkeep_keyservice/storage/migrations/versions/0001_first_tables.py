@@ -302,6 +302,7 @@ def _create_audit_tables() -> None:
         ),
     )
     op.create_index("uses_by_day", "uses", ["day"])
+    op.create_index("uses_of_tenant_by_day", "uses", ["tenant_id", "day"])
     op.create_table(
         "use_principals",
         sa.Column("month", sa.Integer, primary_key=True, autoincrement=False),
