@@ -351,6 +351,33 @@ async def test_a_fork_is_noticed_and_remembered(
     assert (await Log(await new_log(one), tenant).state()).problem is None
 
 
+@pytest.mark.threat("keys-database-rollback")
+async def test_a_hostile_witness_has_one_conflict_a_day(
+    new_log: Any, tenant: TenantId, one: tool.Witness
+) -> None:
+    """A witness that conflicts and cosigns in turn has one record of each on a day."""
+    log = Log(await new_log(one), tenant)
+    await log.grow()
+    one.trust(await log.key())
+    await log.carry(one.add_checkpoint)
+    for _ in range(2):
+        for _ in range(3):
+            await log.grow()
+            state = await log.carry(lambda _: tool.Response(422))
+            assert state.problem is WitnessProblem.CONFLICT
+            assert (await log.carry(one.add_checkpoint)).problem is None
+        assert await log.conflicts() == [
+            ("begun", one.name, ORIGIN),
+            ("completed", one.name, ORIGIN),
+        ]
+        log = Log(await new_log(one), tenant)
+    await log.state()
+    log.states[0].recorded_on -= 1
+    await log.grow()
+    await log.carry(lambda _: tool.Response(422))
+    assert len(await log.conflicts()) == 3
+
+
 async def test_a_witness_that_lost_its_state_starts_again(
     new_log: Any, tenant: TenantId, one: tool.Witness
 ) -> None:

@@ -14,7 +14,8 @@ problems, which end with the next cosignature. It cannot make one.
 
 A conflict means that the witness has cosigned another history of the log: records were lost or
 replaced, for instance by a restore. It has a record in the log, so a restart does not forget it. A
-later cosignature ends it.
+later cosignature ends it. Each witness begins one recorded conflict a day, so that a hostile
+witness that conflicts and cosigns in turn does not fill the log.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from pqkeep_keyservice.config import ED25519, Witness
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.ledger import checkpoints, search, signed_notes
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.ledger.uses import DAY_US
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.audit import (
     Checkpoint,
@@ -83,6 +85,10 @@ class _State:
     known: int = 0
     """The size from which the next proof begins."""
     is_conflict: bool = False
+    is_recorded: bool = False
+    """Whether the log has a record of a conflict that has not ended."""
+    recorded_on: int | None = None
+    """The day of the newest record of a conflict, since 1970."""
     problem: WitnessProblem | None = None
     failures: int = 0
     has_told_size: bool = False
@@ -176,7 +182,10 @@ class Witnesses:
                 if newest is not None:
                     state.size = state.known = newest[0]
                     state.at = _seconds(newest[1])
-                state.is_conflict = await query(checkpoints.has_conflict, name, origin)
+                conflict = await query(checkpoints.find_conflict, name, origin)
+                if conflict is not None:
+                    state.is_conflict = state.is_recorded = conflict[0]
+                    state.recorded_on = conflict[1] // DAY_US
             self._states, self._epoch = states, epoch
         return self._states
 
@@ -231,8 +240,9 @@ class Witnesses:
         state.at = _seconds(timestamped)
         if state.problem is not None or state.is_conflict:
             _LOG.info("a witness cosigns the log again", witness=state.witness.name)
-        if state.is_conflict:
-            state.is_conflict = not await self._record(state, taken, Outcome.COMPLETED)
+        if state.is_recorded:
+            state.is_recorded = not await self._record(state, taken, Outcome.COMPLETED)
+        state.is_conflict = state.is_recorded
         state.problem, state.failures = None, 0
         state.pause(_now())
 
@@ -249,8 +259,10 @@ class Witnesses:
             witness_size=their_size,
             size=taken.checkpoint.size,
         )
-        if not state.is_conflict:
-            state.is_conflict = await self._record(state, taken, Outcome.BEGUN)
+        state.is_conflict, today = True, clock.now_us() // DAY_US
+        if not state.is_recorded and state.recorded_on != today:
+            state.is_recorded = await self._record(state, taken, Outcome.BEGUN)
+            state.recorded_on = today if state.is_recorded else None
 
     def _failed(self, state: _State, problem: WitnessProblem, status: int, error: str) -> None:
         state.failures += 1

@@ -227,11 +227,14 @@ def find_newest_cosignature(
     return None if row is None else (row.size, row.signature)
 
 
-def has_conflict(connection: sa.Connection, witness: str, origin: str) -> bool:
-    """Return whether the log's newest record of a conflict with a witness has not ended."""
+def find_conflict(connection: sa.Connection, witness: str, origin: str) -> tuple[bool, int] | None:
+    """Return whether the newest recorded conflict with a witness goes on, and the record's time.
+
+    The time is in microseconds since 1970. None if the log has no such record.
+    """
     columns = AUDIT_RECORDS.c
     query = (
-        sa.select(columns.outcome)
+        sa.select(columns.outcome, columns.recorded_at_us)
         .where(
             columns.operation == KeyServiceEvent.WITNESS_CONFLICT,
             columns.request_id == witness,
@@ -241,7 +244,8 @@ def has_conflict(connection: sa.Connection, witness: str, origin: str) -> bool:
         .order_by(columns.id.desc())
         .limit(1)
     )
-    return connection.execute(query).scalar() == Outcome.BEGUN
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (row.outcome == Outcome.BEGUN, row.recorded_at_us)
 
 
 def all_checkpoints(connection: sa.Connection) -> Iterator[Checkpoint]:
