@@ -14,7 +14,7 @@ from keyservice.tests.test_key_import import made_elsewhere, wrap
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.rules import RuleSet
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
-from pqkeep_protocol.audit import ListInventory, SignCheckpoint
+from pqkeep_protocol.audit import AnyAuditRequest, ListInventory, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -89,7 +89,9 @@ class Caller:
         self.service = service
         self.tenant = tenant
 
-    async def ask(self, request: AnyRequest | Batch, principal: str = PERSON) -> Any:
+    async def ask(
+        self, request: AnyRequest | Batch | AnyAuditRequest, principal: str = PERSON
+    ) -> Any:
         """Return a result, or the error."""
         try:
             return await self.service.execute(request, Attribution("r", principal, "", ""))

@@ -10,6 +10,7 @@ decryption is not here: an attacker who learns whether its padding was valid can
     stored key that verifies  its public key: the private key is never imported
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ class Decryption:
     def adopt(self, document: Secret) -> tuple[bytes, Secret]:
         """Return the public key and the stored form of a private key: PKCS#8 or PKCS#1 in DER.
 
-        It takes a second for 4096 bits, because the library checks the primes. Raises
+        The numbers must agree, and the key must decrypt a ciphertext of its own. Raises
         PrivateKeyError.
         """
         try:
@@ -82,12 +83,9 @@ class Decryption:
             raise PrivateKeyError(ErrorKind.PRIVATE_KEY_ALGORITHM)
         public = unchecked.public_key()
         require_parameters(public)
-        _require_product(unchecked.private_numbers())
+        if not (_agree(unchecked.private_numbers()) and _decrypts(unchecked)):
+            raise PrivateKeyError(ErrorKind.PRIVATE_KEY_CONTRADICTION)
         stored = unchecked.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-        try:
-            load_der_private_key(stored, None)
-        except ValueError:
-            raise PrivateKeyError(ErrorKind.PRIVATE_KEY_CONTRADICTION) from None
         return _rsa_public_bytes(public), Secret(stored)
 
     def load_seed(self, seed: Secret) -> DecryptionKey:
@@ -228,14 +226,36 @@ def require_parameters(public: rsa.RSAPublicKey) -> None:
         raise PrivateKeyError(ErrorKind.PRIVATE_KEY_PARAMETERS)
 
 
-def _require_product(numbers: rsa.RSAPrivateNumbers) -> None:
-    """Raise PrivateKeyError unless the primes have the modulus as product.
+def _agree(numbers: rsa.RSAPrivateNumbers) -> bool:
+    """Return whether a private key's numbers are those of RFC 8017, section 3.2.
 
-    So they are not longer than it. The library would check a longer prime for minutes or hours.
+    The library also tests the primes, which takes seconds for 4096 bits and hours for longer ones. A
+    number that is no prime makes a weak key, as other bad primes do. That harms its owner only.
     """
-    modulus = numbers.public_numbers.n
-    if numbers.p * numbers.q != modulus or numbers.d >= modulus:
-        raise PrivateKeyError(ErrorKind.PRIVATE_KEY_CONTRADICTION)
+    p, q, d = numbers.p, numbers.q, numbers.d
+    modulus, exponent = numbers.public_numbers.n, numbers.public_numbers.e
+    return (
+        p * q == modulus
+        and min(p, q) > 2  # noqa: PLR2004 - odd primes
+        and modulus % 2 == 1
+        and 0 < d < modulus
+        and (d * exponent - 1) % (p - 1) == 0
+        and (d * exponent - 1) % (q - 1) == 0
+        and numbers.dmp1 == d % (p - 1)
+        and numbers.dmq1 == d % (q - 1)
+        and 0 < numbers.iqmp < p
+        and numbers.iqmp * q % p == 1
+    )
+
+
+def _decrypts(private: rsa.RSAPrivateKey) -> bool:
+    """Return whether a private key decrypts a ciphertext of its public key."""
+    padding = OAEP(MGF1(hashes.SHA256()), hashes.SHA256(), None)
+    text = os.urandom(32)
+    try:
+        return private.decrypt(private.public_key().encrypt(text, padding), padding) == text
+    except ValueError:
+        return False
 
 
 def _rsa_public_bytes(public: rsa.RSAPublicKey) -> bytes:

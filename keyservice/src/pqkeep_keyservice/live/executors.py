@@ -130,7 +130,7 @@ def executors(
 ) -> Executors:
     """Return the executor of each algorithm."""
     slow = {algorithm for algorithm, scheme in schemes.items() if scheme.holds_interpreter_lock}
-    slow |= legacy.DECRYPTION.keys()  # the check of an imported RSA key takes up to a second
+    slow |= legacy.DECRYPTION.keys()  # the check of an imported RSA key takes 10 ms
     return {
         algorithm: worker_processes if algorithm in slow else in_process for algorithm in Algorithm
     }
