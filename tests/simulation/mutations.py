@@ -412,7 +412,7 @@ MUTATIONS = (
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
         seeds=210,
-        first=206,
+        first=120,
     ),
     Mutation(
         "a tenant that has left stays, too",
@@ -430,7 +430,7 @@ MUTATIONS = (
         "a tenant comes back that may have arrived",
         frozenset({"one shard"}),
         [(TenantMoves, "_cancel", _take_back_without_proof)],
-        first=7,
+        first=12,
         kind=TwoShards,
     ),
     Mutation(
