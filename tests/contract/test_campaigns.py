@@ -300,6 +300,32 @@ def test_a_canary_enables_nothing_that_it_did_not_disable(
     assert {key["status"] for key in tenant.get("/kms/keys")["keys"]} == {"disabled"}
 
 
+def test_a_canary_extends_nothing_that_it_did_not_disable(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """A later time does not extend a key that a person disabled until an earlier one."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
+    for _ in range(2):
+        tenant.post("/kms/keys/rotate", {"algorithm": KEM}, status=201)
+    owner = new_person(tenant.tenant_id)
+    put(tenant, "cards", PLAN)
+    by_person = ago(days=-2)
+
+    def disable(version: int) -> str:
+        named = {"algorithm": KEM, "key_version": version, "until": by_person}
+        return str(tenant.post("/kms/keys/disable", named)["disabled_until"])
+
+    disable(1)
+    begun = {"until": ago(days=-7)}
+    assert owner.post_proven("/campaigns/cards/canary", begun, status=201)["state"] == "running"
+    tenant.post("/kms/keys/enable", {"algorithm": KEM, "key_version": 2})
+    expected = disable(2)
+    later = owner.post_proven("/campaigns/cards/canary", {"until": ago(days=-9)}, status=201)
+    keys = {key["key_version"]: key["disabled_until"] for key in tenant.get("/kms/keys")["keys"]}
+    assert keys == {1: expected, 2: expected, 3: later["until"]}
+
+
 def test_a_key_is_disabled_until_a_time(new_tenant: Callable[..., Caller]) -> None:
     """A key shows its time, and a time in the past or more than 366 days ahead is 400."""
     tenant = new_tenant()

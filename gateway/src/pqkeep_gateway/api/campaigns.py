@@ -84,6 +84,8 @@ MAX_QUIET_DAYS = 3650
 CLOCK_LEAD_US = timedelta(minutes=5) // MICROSECOND
 """The largest lead of a scanning program's clock, in microseconds."""
 Count = Annotated[int, Meta(ge=0)]
+MAX_EXTENSIONS = 100
+"""The most earlier times of a canary that are kept."""
 _USABLE = frozenset({KeyStatus.ACTIVE, KeyStatus.RETIRED})
 
 
@@ -630,8 +632,8 @@ class _Campaigns:
     async def begin_canary(self, call: ApiCall) -> CanaryData:
         """Disable the sources until a time, to see in the refusals who still needs them.
 
-        The key service enables them at that time. A key version that is disabled already stays so.
-        The request can be repeated, also with a later time.
+        The key service enables them at that time. A key version that a person disabled stays so,
+        and keeps its own time. The request can be repeated, also with a later time.
         """
         tenant, now = call.tenant.tenant, date_of(self._clock())
         campaign = await self._stored.get(tenant, call[NAME])
@@ -641,20 +643,24 @@ class _Campaigns:
         for source in campaign.sources:
             self._access.attribute(call, Operation.DISABLE_KEY, source.keyring, source.algorithm)
         active = await self._active_of_target(call, campaign)
+        before = campaign.canary
+        if before is not None and before.end(now) is not None:
+            before = None
         versions = [
-            await self._usable(call, chosen)
+            await self._usable(call, chosen, before)
             for chosen in _chosen(campaign.sources, campaign, active)
         ]
-        before = campaign.canary
-        runs = before is not None and before.end(now) is None
-        if before is not None and runs:
+        canary = Canary(now, until, str(call.principal), _united((), versions))
+        if before is not None:
             until = max(until, before.until)
-        canary = Canary(
-            since=before.since if before is not None and runs else now,
-            until=until,
-            by=str(call.principal),
-            versions=_united(before.versions if before is not None and runs else (), versions),
-        )
+            times = {*before.earlier, before.until} - {until}
+            canary = structs.replace(
+                canary,
+                since=before.since,
+                until=until,
+                versions=_united(before.versions, versions),
+                earlier=tuple(sorted(times)[-MAX_EXTENSIONS:]),
+            )
         begun = _event(call, AuditEvent.BEGIN_CANARY, campaign.name)
         begun = structs.replace(begun, policy=f"until-{timestamp(until)}")
         await self._stored.save_canary(tenant, campaign.name, canary, begun)
@@ -662,7 +668,7 @@ class _Campaigns:
         await self._change(
             call,
             Operation.DISABLE_KEY,
-            canary,
+            _united((), versions),
             lambda key: DisableKey(**key, until=until),
         )
         changed = await self._stored.get(tenant, campaign.name)
@@ -679,7 +685,7 @@ class _Campaigns:
         await self._change(
             call,
             Operation.ENABLE_KEY,
-            canary,
+            canary.versions,
             lambda key: EnableKey(**key, until=until),
         )
         ended = _event(call, AuditEvent.END_CANARY, campaign.name)
@@ -695,11 +701,11 @@ class _Campaigns:
         self,
         call: ApiCall,
         operation: Operation,
-        canary: Canary,
+        versions: Sequence[Source],
         make: Callable[[dict[str, Any]], DisableKey | EnableKey],
     ) -> None:
-        """Change every key version of a canary. Raises ApiError; a repeated request continues."""
-        for source in canary.versions:
+        """Change key versions of a canary. Raises ApiError; a repeated request continues."""
+        for source in versions:
             attribution = self._access.attribute(call, operation, source.keyring, source.algorithm)
             for version in source.versions or ():
                 request = make(
@@ -716,8 +722,11 @@ class _Campaigns:
                     if refusal.kind not in {ErrorKind.KEY_STATUS, ErrorKind.KEY_NOT_FOUND}:
                         raise error_for(operation, refusal) from None
 
-    async def _usable(self, call: ApiCall, chosen: KeyVersionSet) -> Source:
-        """Return the key versions of a set that are active or retired. Raises ApiError."""
+    async def _usable(self, call: ApiCall, chosen: KeyVersionSet, running: Canary | None) -> Source:
+        """Return the key versions of a set that are usable, or disabled by a running canary.
+
+        Raises ApiError.
+        """
         request = ListKeys(
             tenant=call.tenant.tenant,
             keyring=chosen.keyring,
@@ -735,7 +744,15 @@ class _Campaigns:
                 found += (
                     key.version
                     for key in page.keys
-                    if chosen.has(key.keyring, key.algorithm, key.version) and key.status in _USABLE
+                    if chosen.has(key.keyring, key.algorithm, key.version)
+                    and (
+                        key.status in _USABLE
+                        or (
+                            key.status is KeyStatus.DISABLED
+                            and running is not None
+                            and running.may_have_disabled(key.disabled_until)
+                        )
+                    )
                 )
         except KeyServiceError as refusal:
             raise error_for(Operation.LIST_KEYS, refusal) from None

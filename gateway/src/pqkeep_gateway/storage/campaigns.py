@@ -95,6 +95,12 @@ class Canary(Struct, frozen=True):
     """The disabled key versions."""
     ended: datetime | None = None
     """When a person ended it before its time; None: nobody did."""
+    earlier: tuple[datetime, ...] = ()
+    """The times that it had before it was extended."""
+
+    def may_have_disabled(self, until: datetime | None) -> bool:
+        """Return whether this canary may have disabled a key that is disabled until a time."""
+        return until == self.until or until in self.earlier
 
     def end(self, now: datetime) -> datetime | None:
         """Return when it ended; None if it still runs."""
