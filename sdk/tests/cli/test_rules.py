@@ -29,7 +29,9 @@ def test_rules(command: Command) -> None:
     of = ("--output", "json", "rules")
     listed = json.loads(command(*of, "profiles").out)["profiles"]
     assert [profile["name"] for profile in listed] == ["cnsa-2.0", "eu-hybrid"]
-    assert command("rules", "show", "kem").status == 4
+    for group in ("rules", "campaign"):
+        missing = command(group, "show", "kem")
+        assert (missing.status, f"pqkeep {group} list" in missing.err) == (4, True), missing.err
     assert command("keys", "generate", "Kyber768").status == 0
     asked = ("preview", "--rule-profile", "eu-hybrid", "--use", "generate-key")
     (use,) = json.loads(command(*of, *asked).out)["refused"]

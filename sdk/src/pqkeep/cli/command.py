@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TextIO
 
 import typer
 
-from pqkeep.cli.failures import BROKEN_PIPE, INTERRUPTED, TERMINATED, end
+from pqkeep.cli.failures import BROKEN_PIPE, INTERRUPTED, OF_OTHERS, TERMINATED, end
 from pqkeep.cli.invocation import Invocation
+from pqkeep.errors import NotFoundError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -44,7 +45,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
             common = {name: values.pop(name) for name in _COMMON}
             given = _given(context, common)
             invocation = Invocation(**{**common, **given_before(context), **given})
-            function(invocation, **values)  # type: ignore[call-arg] # mypy sees no arguments in values
+            with _listing(app):
+                function(invocation, **values)  # type: ignore[call-arg] # mypy sees no arguments in values
 
         _with_parameters(run, [*own, *_COMMON.values(), _CONTEXT])
         run.__doc__ = function.__doc__
@@ -52,6 +54,18 @@ def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
         return function
 
     return register
+
+
+@contextmanager
+def _listing(app: typer.Typer) -> Iterator[None]:
+    """Add a hint to NotFoundError in the block: the command that lists the group's objects."""
+    try:
+        yield
+    except NotFoundError as error:
+        if error.field in OF_OTHERS or "list" not in {one.name for one in app.registered_commands}:
+            raise
+        next_step = f"check the name; list what exists: pqkeep {app.info.name} list"
+        raise end(error, next_step=next_step) from None
 
 
 def options_before_commands(app: typer.Typer, function: Callable[..., None]) -> None:

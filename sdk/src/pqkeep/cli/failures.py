@@ -161,6 +161,7 @@ _NOT_TYPED = frozenset(
 
 
 _LISTED_BY = {
+    "campaign": "pqkeep campaign list",
     "keyring": "pqkeep keyrings list",
     "name": "pqkeep keyrings list",
     "tenant_id": "pqkeep tenants list",
@@ -168,6 +169,10 @@ _LISTED_BY = {
     "key_id": "pqkeep api-keys list",
 }
 """Fields of requests that name an object, and the command that lists such objects."""
+
+
+OF_OTHERS = frozenset({"keyring", "tenant_id"})
+"""Fields that name an object of another group of commands."""
 
 
 @contextmanager
