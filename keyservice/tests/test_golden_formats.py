@@ -65,17 +65,24 @@ def test_the_mac_of_rules_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keyring", "mac"),
-    [(DEFAULT_KEYRING, VECTORS["keyring_mac"]), (NAMED["keyring"], NAMED["mac"])],
+    ("keyring", "mac", "until"),
+    [
+        (DEFAULT_KEYRING, VECTORS["keyring_mac"], None),
+        (DEFAULT_KEYRING, VECTORS["keyring_mac_disabled_until"], datetime(2026, 4, 1, tzinfo=UTC)),
+        (NAMED["keyring"], NAMED["mac"], None),
+    ],
 )
-def test_the_mac_of_a_key_is_what_it_was(keyring: str, mac: str) -> None:
+def test_the_mac_of_a_key_is_what_it_was(keyring: str, mac: str, until: datetime | None) -> None:
     """A key with every status, a schedule, a gap and an Idempotency-Key has this MAC."""
     retired_at, archive_at = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 
     def entry(version: int, status: KeyStatus, key: bytes, **more: Any) -> KeyEntry:
         created = datetime(2026, 1, 1, microsecond=min(version, 3), tzinfo=UTC)
         sealed = None if status is KeyStatus.ARCHIVED else SealedSeed(b"sealed")
-        info = KeyInfo(KEM, KeyVersion(version), status, key, created, more.pop("archive_at", None))
+        info = KeyInfo(
+            *(KEM, KeyVersion(version), status, key, created, more.pop("archive_at", None)),
+            disabled_until=until if status is KeyStatus.DISABLED else None,
+        )
         return KeyEntry(info, sealed, **more)
 
     entries = (
