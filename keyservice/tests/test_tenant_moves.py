@@ -57,6 +57,7 @@ from pqkeep_protocol.audit import (
     KeyVersionSet,
     ListRecords,
     ListUsage,
+    SignCheckpoint,
 )
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -370,11 +371,21 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
 
 
 async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> None:
-    """Keys of every status, keyrings, uses and counts are the same, and open the same data."""
+    """Keys of every status, keyrings, uses by day and counts are the same, and open the same data."""
     uses = await fill(pair.east, tenant)
+    await pair.east.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=ML_DSA))
+    pair.east.location.sql("UPDATE uses SET day = day - 40 WHERE operation = 'sign'")
+    by_day = (
+        "SELECT keyring, algorithm, key_version, principal, operation, day, uses, first_used_us,"
+        " last_used_us FROM uses ORDER BY 1, 2, 3, 4, 5, 6"
+    )
+    counted = pair.east.location.sql(by_day)
+    assert len({row[5] for row in counted}) > 1
     before = await everything(pair.east, tenant)
     await move(pair.east, pair.west, tenant)
     assert await everything(pair.west, tenant) == before
+    await pair.west.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=ML_DSA))
+    assert pair.west.location.sql(by_day) == counted
     for use in uses:
         await pair.west.ask(use)
     repeated = await pair.west.ask(used(tenant)[0])
