@@ -151,6 +151,7 @@ def test_other_documents_are_refused(text: str) -> None:
         read_inventory(text)
 
 
+@pytest.mark.threat("keys-elsewhere")
 def test_many_references_cost_no_more_than_their_number() -> None:
     """Keys whose references all lead to a key with many references are read in linear time."""
     many = [{"type": "algorithm", "ref": "gone"}] * 8_000
@@ -170,6 +171,7 @@ def test_many_references_cost_no_more_than_their_number() -> None:
     assert process_time() - began < 1  # each way of a reference: 6 seconds
 
 
+@pytest.mark.threat("keys-elsewhere")
 def test_references_in_a_circle_end() -> None:
     """Assets that refer to each other have no algorithm."""
     one = asset("one", "related-crypto-material", crypto=material(algorithmRef="two"))
@@ -200,6 +202,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.threat("keys-elsewhere")
 @pytest.mark.parametrize("place", ["name", "properties", "unknown"])
 @pytest.mark.parametrize("kind", SECRETS)
 def test_private_keys_are_refused_and_not_repeated(kind: str, place: str) -> None:
@@ -242,6 +245,7 @@ JWK = json.dumps({"kty": "OKP", "crv": "Ed25519", "d": "A" * 43, "x": "A" * 43})
 BEGINNING = "-----BEGIN PRIVATE KEY-----"
 
 
+@pytest.mark.threat("keys-elsewhere")
 @pytest.mark.parametrize(
     "text",
     [

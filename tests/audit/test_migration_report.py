@@ -140,6 +140,7 @@ def test_an_unchanged_copy_verifies(report: Path) -> None:
     assert verify_report(report).is_verified
 
 
+@pytest.mark.threat("edited-report")
 def test_a_removed_record_shows(report: Path) -> None:
     """The export is incomplete, and the counts are no longer those of the records."""
     lines = lines_of(report)
@@ -150,6 +151,7 @@ def test_a_removed_record_shows(report: Path) -> None:
     assert ("inventory.json", "wrong-count") in kinds
 
 
+@pytest.mark.threat("edited-report")
 def test_a_cut_or_reordered_export_shows(report: Path) -> None:
     """An export without its end, or in another order, does not verify."""
     lines = lines_of(report)
@@ -256,6 +258,7 @@ def _an_active_key_in_the_cbom(cbom: Json) -> None:
                 entry["value"] = "active"
 
 
+@pytest.mark.threat("edited-report")
 @pytest.mark.parametrize(
     ("file", "change", "kind", "message"),
     [
@@ -291,6 +294,7 @@ def test_an_edited_claim_shows(
     ), findings
 
 
+@pytest.mark.threat("edited-report")
 def test_the_text_and_the_manifest_are_checked(report: Path) -> None:
     """Another text, a missing, a new and a changed file show."""
     text = report / "report.md"
@@ -304,6 +308,7 @@ def test_the_text_and_the_manifest_are_checked(report: Path) -> None:
     assert {("more.txt", "inserted"), ("external.json", "missing")} <= set(kinds)
 
 
+@pytest.mark.threat("edited-report")
 @pytest.mark.parametrize("name", ["manifest.json", "inventory.json", "rules.json", "cbom.json"])
 @pytest.mark.parametrize("content", ["", "[]", "{}", "null", '{"pages":[{}]}', '{"rules":[{}]}'])
 def test_malformed_files_are_findings(report: Path, name: str, content: str) -> None:
@@ -312,6 +317,7 @@ def test_malformed_files_are_findings(report: Path, name: str, content: str) -> 
     assert not verify_report(report).is_verified
 
 
+@pytest.mark.threat("edited-report")
 def test_parts_of_two_tenants_do_not_go_together(
     report: Path, installation: Installation, tmp_path: Path
 ) -> None:
@@ -333,6 +339,7 @@ def test_parts_of_two_tenants_do_not_go_together(
     assert ("cbom.json.jws", "edited") in kinds
 
 
+@pytest.mark.threat("edited-report")
 def test_a_newer_checkpoint_of_ones_own_shows_an_old_report(
     report: Path, saved: Path, installation: Installation, tmp_path: Path
 ) -> None:

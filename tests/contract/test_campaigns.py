@@ -117,6 +117,7 @@ def test_a_malformed_campaign_is_refused(
     assert mover.get("/campaigns")["campaigns"][0] == before
 
 
+@pytest.mark.threat("campaign-api-key")
 def test_only_a_move_of_the_campaign_can_name_it(mover: Caller) -> None:
     """Another source or target, a closed and an unknown campaign are refused, alone and in a batch."""
     named = {"campaign": "cards"}
@@ -239,6 +240,7 @@ def test_a_source_of_the_target_s_own_key_is_all_but_the_active_version(
     assert found["left"]["scans"][0]["other"] == 7
 
 
+@pytest.mark.threat("campaign-api-key")
 def test_a_canary_names_who_still_needs_the_sources(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_canary_names_who_still_needs_the_sources(
     assert last_record(tenant, "end-canary")["principal"].startswith("user:")
 
 
+@pytest.mark.threat("campaign-api-key")
 def test_a_canary_enables_nothing_that_it_did_not_disable(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
@@ -300,6 +303,7 @@ def test_a_canary_enables_nothing_that_it_did_not_disable(
     assert {key["status"] for key in tenant.get("/kms/keys")["keys"]} == {"disabled"}
 
 
+@pytest.mark.threat("campaign-api-key")
 def test_a_canary_extends_nothing_that_it_did_not_disable(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
@@ -342,6 +346,7 @@ def test_a_key_is_disabled_until_a_time(new_tenant: Callable[..., Caller]) -> No
     assert "disabled_until" not in tenant.post("/kms/keys/enable", named)
 
 
+@pytest.mark.threat("campaign-api-key")
 def test_another_tenant_s_campaign_does_not_exist(
     mover: Caller, new_tenant: Callable[..., Caller]
 ) -> None:

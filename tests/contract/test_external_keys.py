@@ -78,6 +78,7 @@ def test_sources_are_imported_replaced_and_removed(tenant: Caller) -> None:
     ]
 
 
+@pytest.mark.threat("keys-elsewhere")
 def test_a_private_key_is_refused_and_stored_nowhere(
     tenant: Caller, installation: Installation
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_private_key_is_refused_and_stored_nowhere(
     assert tenant.get(PATH)["sources"] == []
 
 
+@pytest.mark.threat("keys-elsewhere")
 def test_sources_and_names_have_limits(tenant: Caller, installation: Installation) -> None:
     """There are at most MAX_SOURCES; a replacement needs no more. Names are checked."""
     text = document("false")
