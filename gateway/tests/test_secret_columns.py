@@ -41,6 +41,8 @@ DIGESTS = frozenset(
         "registrations.digest",
         "password_resets.digest",
         "used_sign_ins.digest",
+        "approvals.digest",
+        "approvals.subject",
     }
 )
 """32 bytes each."""
@@ -62,6 +64,7 @@ MACS = frozenset(
         "step_up_tokens.mac",
         "registrations.mac",
         "password_resets.mac",
+        "approvals.mac",
     }
 )
 """32 bytes each, over the digest and its owner: see test_moved_rows.py."""
@@ -144,6 +147,12 @@ TEXTS = frozenset(
         "audit_outbox.shard",
         "audit_sinks.sink",
         "campaigns.name",
+        "approvals.operation",
+        "approvals.request",
+        "approvals.summary",
+        "approvals.permission",
+        "approvals.state",
+        "approvals.outcome",
         "external_keys.source",
         "external_keys.imported_by",
         "external_keys.keys",

@@ -8,6 +8,7 @@ from typing import Any
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.api import (
     api_keys,
+    approvals,
     audit,
     batch,
     billing,
@@ -51,7 +52,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
     no_keys = key_operation.KeyAccess(nothing, nothing, nothing, nothing)
     terms = plans.read(None)
     provider: Any = SimpleNamespace(sold=frozenset(Tier) - {Tier.FREE})
-    return (
+    acting = (
         *(key_operation.endpoint(row, nothing) for row in kem.OPERATIONS),
         key_operation.endpoint(re_encryption.OPERATION, nothing),
         *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
@@ -89,11 +90,12 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *registration.endpoints(nothing, nothing, open_signup=open_signup, sends_mail=True),
         *password_resets.endpoints(nothing, sends_mail=True),
         *second_factors.endpoints(
-            nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
+            nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
         ),
         *team.endpoints(nothing, nothing, nothing, nothing, nothing, sends_mail=True),
         *billing.endpoints(terms, provider, nothing, nothing),
     )
+    return (*acting, *approvals.endpoints(nothing, acting))
 
 
 def transit_rows() -> tuple[Endpoint, ...]:

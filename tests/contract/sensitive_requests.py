@@ -35,11 +35,15 @@ class Prepared:
 
     owner: Caller
     colleague: str
+    approval: str = ""
+    """A request for approval by another owner, which waits."""
 
     def request(self, name: str) -> Request:
         """Return a request that succeeds once. The key service refuses only the import."""
         row = ROWS[name]
         path, body = row.path.format(**self._path), None
+        if name == "approve_request":
+            path = f"/approvals/{self.approval}/approve"
         if row.takes_body:
             body = self._bodies().get(name, {})
         return Request(row.method, path, body)
@@ -95,6 +99,21 @@ def prepare(
     assert owner.ask_proven("PUT", "/rules/algorithms/payments", rule).is_success
     plan_of_move = {"sources": [KEY], "target": {"algorithm": "X-Wing"}}
     assert tenant.ask("PUT", "/campaigns/payments", plan_of_move).is_success
+    approval = _asked(owner, new_person(tenant.tenant_id))
     if buys:
         owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
-    return Prepared(owner, colleague)
+    return Prepared(owner, colleague, approval)
+
+
+def _asked(owner: Caller, other: Caller) -> str:
+    """Let another owner ask for an approval, while it is required; return the request's id."""
+    required = {"require_approval": True}
+    assert owner.ask_proven("PATCH", "/auth/organization", required).is_success
+    rule = {"algorithms": ["X-Wing"]}
+    asked = other.ask_proven("PUT", "/rules/algorithms/payments", rule).json()["data"]
+    off = other.ask_proven("PATCH", "/auth/organization", {"require_approval": False})
+    owner.post_proven(f"/approvals/{off.json()['data']['id']}/approve")
+    member = f"/team/members/{other.get('/auth/me')['id']}"
+    assert owner.ask_proven("PATCH", member, {"role": "admin"}).is_success
+    approval: str = asked["id"]
+    return approval

@@ -31,6 +31,7 @@ PARTS = (
     "operators",
     "auth",
     "team",
+    "approvals",
     "billing",
     "installation",
     "usage",

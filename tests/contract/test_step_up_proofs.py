@@ -19,7 +19,13 @@ from pqkeep_gateway.http.cookies import ACCESS, Cookies
 
 PROOF = Cookies(secure=False).proof
 STEP_UP = "ERR_MFA_013"
-DESTROYING = {"create_keyring", "archive_key", "delete_keyring", "begin_canary"}
+DESTROYING = {
+    "create_keyring",
+    "archive_key",
+    "delete_keyring",
+    "begin_canary",
+    "approve_request",
+}
 """Operations that destroy private keys."""
 CREDENTIALS = {
     "change_password",

@@ -36,6 +36,8 @@ ALLOWED: Mapping[str, str] = {
     "disable_mfa": "needs a code of the factor that it removes",
     "step_up": "needs the proof itself",
     "withdraw_invitation": "gives nobody access, and can be made again",
+    "refuse_request": "destroys nothing, and the request can be made again",
+    "withdraw_request": "destroys nothing, and the request can be made again",
     "end_session": "leaves less access than before",
     "logout": "leaves less access than before",
 }

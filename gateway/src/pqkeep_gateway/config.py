@@ -257,6 +257,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whether programs for Vault Transit can use their own interface, at /v1/: docs/transit.md."""
     session_lifetime_days: Annotated[int, Meta(ge=1, le=365)] = 30
     """Days after which a person must sign in again, even if the session was refreshed."""
+    approval_days: Annotated[int, Meta(ge=1, le=30)] = 7
+    """Days for which a request waits for the approval of a second person."""
     password_costs: PasswordCosts = PasswordCosts()
     """After a change, each password is hashed again at the next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30

@@ -62,6 +62,7 @@ class MailKind(StrEnum):
     SECOND_FACTOR_REMOVED = "second-factor-removed"
     RECOVERY_CODE_USED = "recovery-code-used"
     DESTRUCTION_SCHEDULED = "destruction-scheduled"
+    APPROVAL_REQUESTED = "approval-requested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,14 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "portal, of a keyring's old keys by changing the keyring, and of a whole\n"
         "organization by the operator of the service. If none of you intended this, cancel\n"
         "it now, and check the audit log.\n",
+    ),
+    MailKind.APPROVAL_REQUESTED: _Template(
+        "A request waits for your approval on pqkeep",
+        "{inviter} asks a second person of your organization to approve this request:\n\n"
+        "    {about}\n\n"
+        "Approve or refuse it until {until} at\n"
+        "{here}/portal/approvals\n\n"
+        "Ask {inviter} before you approve it. The person that asked cannot approve it.\n",
     ),
 }
 

@@ -284,6 +284,7 @@ async def serve(
     tasks = server.tasks
     jobs = _begin(
         tasks,
+        gateway.approvals,
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,

@@ -35,6 +35,7 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api import (
     api_keys,
+    approvals,
     audit,
     batch,
     billing,
@@ -128,6 +129,7 @@ from pqkeep_gateway.shards import Departures, Shards
 from pqkeep_gateway.single_sign_on.openid_provider import OpenIdProvider
 from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.approvals import SqlApprovals
 from pqkeep_gateway.storage.audit_outbox import RefusedEvent, SqlAuditOutbox, SqlCursors
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.campaigns import SqlCampaigns
@@ -152,6 +154,7 @@ from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import cedar, plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
+from pqkeep_gateway.tenancy.approvals import Approvals
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
@@ -186,6 +189,7 @@ class Gateway:
     road: Road
     key_clients: Mapping[str, KeyClient]
     """By shard."""
+    approvals: Approvals
     audit_delivery: AuditDelivery
     billing: BuiltInBilling
     deletions: Deletions
@@ -203,7 +207,7 @@ class Gateway:
     close: Callable[[], Awaitable[None]]
 
 
-async def assemble(
+async def assemble(  # noqa: PLR0915 - a flat list of all parts
     config: Config, here: str, limits: ConnectionLimits, tls: TlsServer | None
 ) -> Gateway:
     """Open the resources in the settings and connect all parts. Raises ConfigError.
@@ -378,7 +382,14 @@ async def assemble(
         ),
         found.shards,
     )
-    api = (
+    all_approvals = Approvals(
+        SqlApprovals(engine),
+        users,
+        audit_delivery,
+        clock,
+        timedelta(days=config.approval_days),
+    )
+    acting = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         key_operation.endpoint(re_encryption.OPERATION, access),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
@@ -464,6 +475,7 @@ async def assemble(
             all_tenants,
             stored_tenants,
             cookies,
+            all_approvals,
             sends_mail=sends_mail,
         ),
         *single_sign_on.endpoints(
@@ -483,6 +495,7 @@ async def assemble(
         *operators.endpoints(Operators(SqlOperators(engine), pepper), operator_sessions, cookies),
         *sales,
     )
+    api = (*acting, *approvals.endpoints(all_approvals, acting))
     outside = (health.endpoint(partial(_is_healthy, found.clients.values(), management.readiness)),)
     pipeline = Pipeline(
         admission,
@@ -494,6 +507,7 @@ async def assemble(
         proxies,
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
         observer,
+        approvals.gate(stored_tenants, all_approvals),
     )
     pages: dict[str, ASGIApp] = {
         **documents(api, outside),
@@ -513,6 +527,7 @@ async def assemble(
             else None,
         ),
         key_clients=found.clients,
+        approvals=all_approvals,
         audit_delivery=audit_delivery,
         billing=built_in,
         deletions=deletions,

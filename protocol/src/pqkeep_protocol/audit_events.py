@@ -176,6 +176,19 @@ class AuditEvent(StrEnum):
     WITHDRAW_INVITATION = "withdraw-invitation"
     ACCEPT_INVITATION = "accept-invitation"
 
+    # Approval by a second person
+    REQUIRE_APPROVAL = "require-approval"
+    DO_NOT_REQUIRE_APPROVAL = "do-not-require-approval"
+    LIST_APPROVALS = "list-approvals"
+    GET_APPROVAL = "get-approval"
+    REQUEST_APPROVAL = "request-approval"
+    APPROVE_REQUEST = "approve-request"
+    REFUSE_REQUEST = "refuse-request"
+    WITHDRAW_REQUEST = "withdraw-request"
+    EXECUTE_REQUEST = "execute-request"
+    REQUEST_EXPIRED = "request-expired"
+    REQUEST_INTERRUPTED = "request-interrupted"
+
     # Campaigns
     PUT_CAMPAIGN = "put-campaign"
     CLOSE_CAMPAIGN = "close-campaign"

@@ -70,6 +70,9 @@ class Permission(StrEnum):
     LEAVE_TEAM = "leave-team"
     """Removing a member: oneself, or others with ``manage-team``."""
     REQUIRE_MFA = "require-mfa"
+    APPROVE_REQUESTS = "approve-requests"
+    """Seeing and deciding requests that a second person must approve. Approving one also needs the
+    permission of the request itself. No program has it."""
     VIEW_SUBSCRIPTION = "view-subscription"
     MANAGE_BILLING = "manage-billing"
     SIGN_UP = "sign-up"
@@ -108,6 +111,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.MANAGE_OWNERS: _OWNER | _OPERATOR,
     Permission.LEAVE_TEAM: _PEOPLE | _OPERATOR,
     Permission.REQUIRE_MFA: _OWNER,
+    Permission.APPROVE_REQUESTS: _ADMIN,
     Permission.VIEW_SUBSCRIPTION: _PEOPLE | _API_KEY,
     Permission.MANAGE_BILLING: _OWNER,
     Permission.SIGN_UP: _OPERATOR | {Credential.NONE},

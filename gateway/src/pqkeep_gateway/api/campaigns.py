@@ -31,7 +31,7 @@ from pqkeep_gateway.api.key_fields import (
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
     MAX_LISTED,
@@ -538,6 +538,7 @@ def endpoints(
             codes=codes_of_operation(Operation.DISABLE_KEY),
             status=201,
             needs_step_up=True,
+            subject_of=handlers.subject_of_canary,
             errors=(CampaignNotFoundError, CampaignClosedError, ScopeDeniedError),
         ),
         Endpoint(
@@ -673,6 +674,16 @@ class _Campaigns:
         )
         changed = await self._stored.get(tenant, campaign.name)
         return _canary(changed, await self._migration(call, changed, active, now), now)
+
+    async def subject_of_canary(self, call: ApiCall) -> Subject:
+        """Return the campaign whose sources a canary disables."""
+        campaign = await self._stored.get(call.tenant.tenant, call[NAME])
+        return Subject(
+            f"Begin a canary: disable the sources of the campaign {campaign.name} until"
+            f" {call[UNTIL]:%Y-%m-%d %H:%M} UTC",
+            [campaign.sources, campaign.target, campaign.state, campaign.changed_at],
+            Permission.RUN_CANARIES,
+        )
 
     async def end_canary(self, call: ApiCall) -> CanaryData:
         """Enable the disabled sources at once, except those that others have disabled since."""

@@ -50,6 +50,15 @@ from pqkeep_gateway.storage.api_keys import (
     ApiKeyNotFoundError,
     QuotaReachedError,
 )
+from pqkeep_gateway.storage.approvals import (
+    MAX_A_DAY,
+    MIN_OWNERS,
+    AlreadyDecidedError,
+    ApprovalNotFoundError,
+    NoOtherApproverError,
+    TooFewOwnersError,
+    TooManyApprovalsError,
+)
 from pqkeep_gateway.storage.billing import BilledElsewhereError
 from pqkeep_gateway.storage.campaigns import (
     MAX_CAMPAIGNS,
@@ -84,6 +93,13 @@ from pqkeep_gateway.storage.team import (
 from pqkeep_gateway.storage.tenants import DeletionScheduledError, NameTakenError
 from pqkeep_gateway.storage.users import AccountChangedError, EmailTakenError, UserNotFoundError
 from pqkeep_gateway.tenancy.api_keys import ExpiryPassedError
+from pqkeep_gateway.tenancy.approvals import (
+    ExecutionRefusedError,
+    NotAnApproverError,
+    NotTheRequesterError,
+    OwnRequestError,
+    RequestOutdatedError,
+)
 from pqkeep_gateway.tenancy.billing import (
     InvalidNoticeError,
     InvalidNoticeSignatureError,
@@ -679,6 +695,38 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     QuotaReachedError: ErrorResponse(
         Code.INVALID_001, f"the plan allows no more active API keys: {CHANGE_PLAN}"
     ),
+    ApprovalNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such request", ("id",)),
+    AlreadyDecidedError: ErrorResponse(
+        Code.CONFLICT_001, "the request was decided or withdrawn, or has expired"
+    ),
+    OwnRequestError: ErrorResponse(
+        Code.FORBIDDEN_001, "you made this request: another person must decide it"
+    ),
+    NotAnApproverError: ErrorResponse(
+        Code.FORBIDDEN_001,
+        "you may not decide this request: it needs a person with its permission who was a member"
+        " before it was made",
+    ),
+    NotTheRequesterError: ErrorResponse(
+        Code.FORBIDDEN_001, "only the person that made the request can withdraw it"
+    ),
+    NoOtherApproverError: ErrorResponse(
+        Code.CONFLICT_001,
+        "a second person must approve this, and nobody else may: make another member an owner, or"
+        " ask the operator to invite one",
+    ),
+    TooManyApprovalsError: ErrorResponse(
+        Code.FORBIDDEN_001,
+        f"a tenant makes at most {MAX_A_DAY} requests for approval in 24 hours: try again later",
+    ),
+    TooFewOwnersError: ErrorResponse(
+        Code.CONFLICT_001,
+        f"approval by a second person needs {MIN_OWNERS} owners: make another member an owner first",
+    ),
+    RequestOutdatedError: ErrorResponse(
+        Code.CONFLICT_001,
+        "the request has ended: what it concerns, or the requester's role, has changed; ask again",
+    ),
     CampaignNotFoundError: ErrorResponse(
         Code.NOT_FOUND_001, "no such campaign", ("campaign", "name")
     ),
@@ -836,6 +884,10 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
             f" {error.limit.seconds} seconds",
             "items",
         ),
+    ),
+    ExecutionRefusedError: (
+        Code.CONFLICT_001,
+        lambda error, _: ApiError(Code.CONFLICT_001, f"the request cannot be executed: {error}"),
     ),
     TooManyAttemptsError: (
         Code.RATE_LIMIT_001,

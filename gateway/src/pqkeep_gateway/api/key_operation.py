@@ -42,7 +42,7 @@ from pqkeep_gateway.api.key_fields import (
     naming,
 )
 from pqkeep_gateway.http.body import STRICT_JSON
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Question, Warned
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Question, Subject, Warned
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import (
@@ -65,6 +65,7 @@ from pqkeep_gateway.storage.campaigns import (
     SqlCampaigns,
     Target,
 )
+from pqkeep_gateway.tenancy.approvals import POLICY as SECOND_PERSON
 from pqkeep_gateway.tenancy.quota import Quotas, QuotaUsedUpError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.der import form_of
@@ -182,6 +183,8 @@ class KeyOperation:
     of_key_pairs: bool = False
     """Whether it has no meaning for symmetric keys."""
     needs_step_up: bool = False
+    subject_of: "Callable[[KeyCall], Awaitable[Subject]] | None" = None
+    """Returns what a second person must approve; see ``Endpoint.subject_of``."""
     denial: Callable[[], ApiError] | None = None
     target: "Callable[[ApiCall, KeyringName, Algorithm], TargetUse] | None" = None
     """Returns the use of a second key, from the keyring and algorithm of the first."""
@@ -422,6 +425,17 @@ class Steps:
                 f"the monthly quota is used up; {CHANGE_PLAN}",
             ) from None
 
+    async def subject(self, call: ApiCall) -> Subject | None:
+        """Return what a second person must approve. Raises the errors of ``handle``."""
+        if self._row.subject_of is None:
+            return None
+        allowed = self.allow(call)
+        asking = structs.replace(allowed, attribution=allowed.attribution.under(SECOND_PERSON))
+        try:
+            return await self._row.subject_of(asking)
+        except KeyServiceError as refusal:
+            raise error_for(self._row.operation, refusal, call.values) from None
+
     async def _work(self, allowed: KeyCall) -> Data | Existing | Warned:
         row, values = self._row, allowed.call.values
         if row.handler is not None:
@@ -503,6 +517,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         recorded_as=row.operation,
         idempotent=row.idempotent,
         needs_step_up=row.needs_step_up,
+        subject_of=None if row.subject_of is None else steps.subject,
         default_algorithm=row.default,
         algorithm_elsewhere="" if row.header is None else row.header.name,
         keyring_of=partial(_keyring_named, row.header),

@@ -11,7 +11,7 @@ from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.key_operation import KeyAccess
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
@@ -26,6 +26,7 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import of_deleted_keyring, of_keyring
 from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
+from pqkeep_gateway.tenancy.approvals import POLICY as SECOND_PERSON
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
 from pqkeep_protocol.documents import is_printable
@@ -52,6 +53,7 @@ from pqkeep_protocol.keys import (
     MAX_KEY_VERSION,
     MAX_KEYRING_NAME,
     MIN_ARCHIVE_DAYS,
+    KeyringName,
     TenantId,
 )
 from pqkeep_protocol.messages import (
@@ -62,6 +64,7 @@ from pqkeep_protocol.messages import (
     GetKeyring,
     KeyRequest,
     ListKeyrings,
+    ListKeys,
     RestoreKeyring,
     UpdateKeyring,
 )
@@ -365,6 +368,9 @@ _LIMIT = integer_field(
 ).or_default(MAX_ON_PAGE)
 
 
+_ARCHIVE_DAYS = ARCHIVE_AFTER_DAYS.optional()
+
+
 def endpoints(
     access: KeyAccess,
     plans: Plans,
@@ -400,6 +406,7 @@ def endpoints(
             recorded_as=Operation.CREATE_KEYRING,
             keyring_of=NEW_NAME.read,
             step_up_for=ARCHIVE_AFTER_DAYS,
+            subject_of=handlers.subject_of_create,
         ),
         Endpoint(
             method="GET",
@@ -440,6 +447,7 @@ def endpoints(
             keyring_of=NAME.read,
             needs_step_up=True,
             step_up_for=ARCHIVE_AFTER_DAYS,
+            subject_of=handlers.subject_of_update,
         ),
         Endpoint(
             method="DELETE",
@@ -454,6 +462,7 @@ def endpoints(
             recorded_as=Operation.DELETE_KEYRING,
             keyring_of=NAME.read,
             needs_step_up=True,
+            subject_of=handlers.subject_of_delete,
         ),
         Endpoint(
             method="POST",
@@ -621,6 +630,49 @@ class _Keyrings:
         request = RestoreKeyring(tenant=call.tenant.tenant, keyring=call[NAME])
         return _keyring((await self._execute(call, request)).keyring)
 
+    async def subject_of_create(self, call: ApiCall) -> Subject | None:
+        """Return a new keyring that destroys retired keys; None for other keyrings."""
+        days = call[_ARCHIVE_DAYS]
+        if not days:
+            return None
+        return Subject(_destroys("Create", call[NEW_NAME], days), None, Permission.ARCHIVE_KEYS)
+
+    async def subject_of_update(self, call: ApiCall) -> Subject | None:
+        """Return a keyring that shall destroy retired keys, or earlier than now; None otherwise."""
+        days = call[_ARCHIVE_DAYS]
+        if not days:
+            return None
+        name = call[NAME]
+        keyring, state = await self._state(call, name, Operation.UPDATE_KEYRING)
+        if 0 < keyring.archive_after_days <= days:
+            return None
+        return Subject(_destroys("Change", name, days), state, Permission.ARCHIVE_KEYS)
+
+    async def subject_of_delete(self, call: ApiCall) -> Subject:
+        """Return the keyring to delete, with the number of its keys."""
+        name, days = call[NAME], call[self._delay_days]
+        _, state = await self._state(call, name, Operation.DELETE_KEYRING)
+        summary = f"Delete the keyring {name}, and destroy its private keys after {days} days"
+        return Subject(summary, state, Permission.DELETE_KEYRINGS)
+
+    async def _state(
+        self, call: ApiCall, name: KeyringName, operation: Operation
+    ) -> tuple[KeyringInfo, object]:
+        """Return a keyring, and its settings with the number of its keys. Raises ApiError."""
+        self._access.attribute(call, operation, name, None)
+        tenant, attribution = call.tenant, call.attribution.under(SECOND_PERSON)
+        keys = self._access.keys
+        look_up = GetKeyring(tenant=tenant.tenant, keyring=name)
+        count = ListKeys(
+            tenant=tenant.tenant, keyring=name, algorithm=None, status=None, limit=1, legacy=True
+        )
+        try:
+            keyring = (await keys.execute(look_up, attribution, tenant.placement)).keyring
+            total = (await keys.execute(count, attribution, tenant.placement)).total
+        except KeyServiceError as refusal:
+            raise error_for(operation, refusal, call.values) from None
+        return keyring, [keyring, total]
+
     async def _tell(self, call: ApiCall, keyring: KeyringInfo, before: int) -> None:
         """Tell the owners about a new or changed automatic archiving."""
         days = keyring.archive_after_days
@@ -661,6 +713,11 @@ def _purposes_of(call: ApiCall, field: Field[tuple[KeyPurpose, ...]]) -> tuple[K
         message = f"purposes: a keyring with derived keys has {' and '.join(DERIVED_PURPOSES)} only"
         raise FieldError(field.name, Problem.MALFORMED, message)
     return purposes
+
+
+def _destroys(verb: str, name: KeyringName, days: int) -> str:
+    """Return the summary of a keyring that destroys retired keys."""
+    return f"{verb} the keyring {name}: retired private keys are destroyed after {days} days"
 
 
 def _archive_days(call: ApiCall, field: Field[D]) -> D:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from pqkeep_gateway.access.callers import PERMISSION_OF
+from pqkeep_gateway.access.callers import PERMISSION_OF, Permission
 from pqkeep_gateway.api.audit_data import Instant, instant
 from pqkeep_gateway.api.errors import (
     KEY_FIELDS,
@@ -34,7 +34,7 @@ from pqkeep_gateway.api.key_operation import (
     endpoint,
     warned,
 )
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Warned
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Subject, Warned
 from pqkeep_gateway.http.field import (
     LIST_LIMIT,
     Field,
@@ -313,6 +313,7 @@ def endpoints(
             Operation.ARCHIVE_KEY,
             handler=management.archive,
             needs_step_up=True,
+            subject_of=management.subject_of_archive,
             denial=archived_in_portal,
             name="archive_key",
             fields=(KEY_VERSION, management.delay_days),
@@ -450,6 +451,19 @@ class _KeyManagement:
             at = archived.key.archive_at
             await self._tell_owners(tenant, of_key(algorithm, version, call.keyring, at))
         return shown_key(archived.key)
+
+    async def subject_of_archive(self, call: KeyCall) -> Subject:
+        """Return the key version that an archiving destroys."""
+        algorithm, version = call.algorithm, call[KEY_VERSION]
+        days = call[self.delay_days]
+        key = (
+            await call.execute(GetKey(tenant=call.tenant, algorithm=algorithm, version=version))
+        ).key
+        return Subject(
+            f"Destroy {algorithm} v{version} of the keyring {call.keyring} after {days} days",
+            [call.keyring, algorithm, version, key.public_key.hex(), key.status, key.archive_at],
+            Permission.ARCHIVE_KEYS,
+        )
 
     async def list_keys(self, call: ApiCall) -> Keys:
         """List keys, ordered by algorithm and version: all, or page by page.

@@ -18,7 +18,7 @@ from pqkeep_gateway.api.audit_data import Instant, instant
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
 from pqkeep_gateway.api.key_fields import recorded_name_field
 from pqkeep_gateway.api.key_operation import KeyAccess
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
     Field,
@@ -459,6 +459,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
             codes=codes_of_operation(operation),
             recorded_as=operation,
             needs_step_up=operation is not Operation.LIST_RULES,
+            subject_of=None if operation is Operation.LIST_RULES else handlers.subject_of,
         )
 
     reading, putting = Operation.LIST_RULES, Operation.PUT_RULE
@@ -554,6 +555,23 @@ class _Rules:
         if is_rehearsal():
             _found((await self._list(call)).rules, name)
         return _shown(await self._execute(call, DeleteRule(tenant=call.tenant.tenant, name=name)))
+
+    async def subject_of(self, call: ApiCall) -> Subject:
+        """Return the rules before a change of one or several."""
+        profile = call.values.get(_PROFILE_TO_PUT.name)
+        if profile is not None:
+            summary = f"Put the rules of the profile {call[_PROFILE_TO_PUT]}"
+        elif call.values.keys() == {NAME.name}:
+            summary = f"Delete the rule {call[NAME]}"
+        else:
+            algorithms = call[ALGORITHMS]
+            summary = f"Put the rule {call[NEW_NAME]}, which ends {', '.join(algorithms)}"
+        if call[DENY_FROM] is not None:
+            summary += f" from {call[DENY_FROM]:%Y-%m-%d %H:%M} UTC on"
+        rules = await self._list(call)
+        return Subject(
+            summary, [rules.revision, rules.sha256.hex()], PERMISSION_OF[Operation.PUT_RULE]
+        )
 
     async def list_profiles(self, call: ApiCall) -> ProfilesData:
         """List the profiles: sets of rules that can be put by name."""

@@ -20,9 +20,9 @@ from pqkeep_gateway.api.people_fields import (
     Identifier,
 )
 from pqkeep_gateway.http.cookies import Cookies
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject, WithCookies
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import Field, boolean_field, text_field
+from pqkeep_gateway.http.field import Field, FieldError, Problem, boolean_field, text_field
 from pqkeep_gateway.people.challenges import InvalidChallengeError
 from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, EmailCodes
 from pqkeep_gateway.people.second_factors import (
@@ -33,8 +33,10 @@ from pqkeep_gateway.people.second_factors import (
 )
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import LIFETIME, SteppedUp, StepUp
+from pqkeep_gateway.storage.approvals import TooFewOwnersError
 from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.tenancy.approvals import Approvals
 from pqkeep_gateway.tenancy.tenants import Tenants
 
 MAX_CODE = 32
@@ -71,6 +73,13 @@ class OrganizationData(Data, frozen=True, kw_only=True):
     """Rules for everybody in a tenant."""
 
     require_mfa: bool
+    require_approval: Annotated[
+        bool,
+        Meta(
+            description="Whether a second person approves requests that destroy keys, change owners"
+            " or change rules."
+        ),
+    ] = False
 
 
 class OwnOrganizationData(OrganizationData, frozen=True, kw_only=True):
@@ -117,11 +126,19 @@ _FOR_SESSION = boolean_field(
     "except actions that destroy keys or change credentials and factors.",
     example=True,
 ).or_default(default=False)
-_REQUIRE = boolean_field("require_mfa", "Whether everybody needs a second factor.", example=False)
+_REQUIRE = boolean_field(
+    "require_mfa", "Whether everybody needs a second factor.", example=False
+).optional()
+_REQUIRE_APPROVAL = boolean_field(
+    "require_approval",
+    "Whether a second person must approve requests that destroy keys, change owners or change"
+    " rules.",
+    example=True,
+).optional()
 _URI = "otpauth://totp/pqkeep:ada%40example.com?secret=JBSWY3DPEHPK3PXP&issuer=pqkeep"
 
 
-def endpoints(
+def endpoints(  # noqa: PLR0913 - each once, in wiring.py
     sign_in: SignIn,
     factors: SecondFactors,
     codes: EmailCodes,
@@ -129,11 +146,14 @@ def endpoints(
     tenants: Tenants,
     stored_tenants: SqlTenants,
     cookies: Cookies,
+    approvals: Approvals,
     *,
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of second factors."""
-    handlers = _SecondFactors(sign_in, factors, codes, step_up, tenants, stored_tenants, cookies)
+    handlers = _SecondFactors(
+        sign_in, factors, codes, step_up, tenants, stored_tenants, cookies, approvals
+    )
     return (
         Endpoint(
             method="POST",
@@ -241,10 +261,11 @@ def endpoints(
             handler=handlers.change_organization,
             permission=Permission.REQUIRE_MFA,
             needs_step_up=True,
-            fields=(_REQUIRE,),
+            subject_of=handlers.subject_of_organization,
+            fields=(_REQUIRE, _REQUIRE_APPROVAL),
             field_codes=UNPROCESSABLE_FIELDS,
-            example=OrganizationData(require_mfa=False),
-            errors=(MfaNotInPlanError,),
+            example=OrganizationData(require_mfa=False, require_approval=True),
+            errors=(MfaNotInPlanError, TooFewOwnersError),
         ),
     )
 
@@ -261,7 +282,9 @@ class _SecondFactors:
         tenants: Tenants,
         stored_tenants: SqlTenants,
         cookies: Cookies,
+        approvals: Approvals,
     ) -> None:
+        self._approvals = approvals
         self._sign_in = sign_in
         self._factors = factors
         self._codes = codes
@@ -341,19 +364,50 @@ class _SecondFactors:
         """Return the person's tenant, and whether it requires a second factor."""
         tenant = await self._stored_tenants.get(call.person.tenant)
         return OwnOrganizationData(
-            require_mfa=tenant.requires_mfa, tenant_id=str(tenant.id), name=tenant.name
+            require_mfa=tenant.requires_mfa,
+            require_approval=tenant.requires_approval,
+            tenant_id=str(tenant.id),
+            name=tenant.name,
         )
 
     async def change_organization(self, call: ApiCall) -> OrganizationData:
-        """Require a second factor for everybody in the tenant, or stop requiring it.
+        """Require a second factor for everybody in the tenant, or the approval of a second person.
 
-        A person without one can then only enroll one. Available from the professional plan up.
+        With require_mfa, a person without a second factor can only enroll one; it is available from
+        the professional plan up. With require_approval, requests that destroy keys, change owners or
+        change rules wait for a second person; it needs two owners. Then switching either off needs
+        an approval too.
         """
-        person, required = call.person, call[_REQUIRE]
+        person, required, approval = call.person, call[_REQUIRE], call[_REQUIRE_APPROVAL]
+        if required is None and approval is None:
+            message = f"send {_REQUIRE.name} or {_REQUIRE_APPROVAL.name}"
+            raise FieldError(_REQUIRE.name, Problem.MISSING, message)
         if required and person.entitlements.plan not in WITH_REQUIRED_MFA:
             raise MfaNotInPlanError
-        await self._tenants.require_mfa(person.tenant, call.attribution, required=required)
-        return OrganizationData(require_mfa=required)
+        if approval is not None:
+            await self._approvals.require(person.tenant, call.attribution, required=approval)
+        if required is not None:
+            await self._tenants.require_mfa(person.tenant, call.attribution, required=required)
+        tenant = await self._stored_tenants.get(person.tenant)
+        return OrganizationData(
+            require_mfa=tenant.requires_mfa, require_approval=tenant.requires_approval
+        )
+
+    async def subject_of_organization(self, call: ApiCall) -> Subject | None:
+        """Return the requirements to switch off; None if none is."""
+        tenant = await self._stored_tenants.get(call.person.tenant)
+        ended = [
+            text
+            for text, field, is_on in (
+                ("a second factor for everybody", _REQUIRE, tenant.requires_mfa),
+                ("the approval of a second person", _REQUIRE_APPROVAL, tenant.requires_approval),
+            )
+            if is_on and call[field] is False
+        ]
+        if not ended:
+            return None
+        state = [tenant.requires_mfa, tenant.requires_approval]
+        return Subject(f"No longer require {' and '.join(ended)}", state, Permission.REQUIRE_MFA)
 
 
 def _code_in(call: ApiCall, other: Field[str | None]) -> str:

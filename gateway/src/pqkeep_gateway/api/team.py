@@ -4,7 +4,7 @@ from typing import Annotated, cast
 
 from msgspec import UNSET, Meta
 
-from pqkeep_gateway.access.callers import Permission, Role
+from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
@@ -25,7 +25,7 @@ from pqkeep_gateway.api.people_fields import (
 )
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.cookies import Cookies
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
     LIST_LIMIT,
@@ -39,6 +39,7 @@ from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.team import TeamMembers
+from pqkeep_gateway.storage.approvals import MIN_OWNERS, TooFewOwnersError
 from pqkeep_gateway.storage.invitations import (
     InvitationId,
     InvitationNotFoundError,
@@ -55,7 +56,7 @@ from pqkeep_gateway.storage.team import (
     SqlTeam,
 )
 from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.storage.users import EmailTakenError
+from pqkeep_gateway.storage.users import EmailTakenError, User
 from pqkeep_protocol.keys import TenantId
 
 
@@ -180,6 +181,7 @@ def endpoints(
             handler=handlers.change_role,
             permission=Permission.MANAGE_TEAM,
             needs_step_up=True,
+            subject_of=handlers.subject_of_role,
             fields=(_MEMBER, ROLE, _TENANT),
             field_codes=UNPROCESSABLE_FIELDS,
             example=_EXAMPLE,
@@ -198,6 +200,7 @@ def endpoints(
             handler=handlers.remove,
             permission=Permission.LEAVE_TEAM,
             needs_step_up=True,
+            subject_of=handlers.subject_of_removal,
             fields=(_MEMBER, _TENANT),
             field_codes=UNPROCESSABLE_FIELDS,
             example=_REMOVED,
@@ -227,6 +230,7 @@ def endpoints(
             handler=handlers.invite,
             permission=Permission.MANAGE_TEAM,
             needs_step_up=True,
+            subject_of=handlers.subject_of_invitation,
             fields=(TENANT, EMAIL, ROLE),
             field_codes=UNPROCESSABLE_FIELDS,
             example=INVITATION,
@@ -346,6 +350,39 @@ class _Team:
         )
         return _REMOVED
 
+    async def subject_of_role(self, call: ApiCall) -> Subject | None:
+        """Return a member that becomes or is an owner, or becomes an admin; None for others."""
+        member, role = call[_MEMBER], call[ROLE]
+        user = await self._stored.get(call.tenant.tenant, member)
+        if user is None or (user.role is not Role.OWNER and role not in APPROVERS):
+            return None
+        if user.role is Role.OWNER and role is not Role.OWNER:
+            await self._require_owners(call.tenant.tenant)
+        return _subject(f"Make {user.email} {role} instead of {user.role}", user, user.role, role)
+
+    async def subject_of_removal(self, call: ApiCall) -> Subject | None:
+        """Return the owner to remove; None for other members."""
+        user = await self._stored.get(call.tenant.tenant, call[_MEMBER])
+        if user is None or user.role is not Role.OWNER:
+            return None
+        await self._require_owners(call.tenant.tenant)
+        return _subject(f"Remove the owner {user.email}", user, user.role)
+
+    async def subject_of_invitation(self, call: ApiCall) -> Subject | None:
+        """Return the invitation of a person that could approve; None for others.
+
+        Otherwise an admin could invite a second account of their own, and approve with it.
+        """
+        email, role = call[EMAIL], call[ROLE]
+        if role not in APPROVERS:
+            return None
+        return _subject(f"Invite {email} as {role}", None, role)
+
+    async def _require_owners(self, tenant: TenantId) -> None:
+        """Check that two owners would be left. Raises TooFewOwnersError."""
+        if (await self._stored.find(tenant)).count_owners() <= MIN_OWNERS:
+            raise TooFewOwnersError
+
     async def _tenant_of(self, call: ApiCall) -> TenantId:
         """Return the caller's own tenant, or the one that an operator names."""
         own, named = call.principal.tenant, call[_TENANT]
@@ -354,6 +391,15 @@ class _Team:
         if named is None:
             raise FieldError(_TENANT.name, Problem.MISSING, "tenant_id is required")
         return (await self._tenants.get(named)).id
+
+
+APPROVERS = frozenset(role for role in Role if may(role, Permission.APPROVE_REQUESTS))
+"""The roles that can approve requests."""
+
+
+def _subject(summary: str, user: User | None, *roles: Role) -> Subject:
+    permission = Permission.MANAGE_OWNERS if Role.OWNER in roles else Permission.MANAGE_TEAM
+    return Subject(summary, None if user is None else [user.id, user.role], permission)
 
 
 def _member(member: Member) -> MemberData:

@@ -68,6 +68,13 @@ class Existing:
 
 
 @dataclass(frozen=True, slots=True)
+class Filed:
+    """A response with status 202: the request waits for the approval of a second person."""
+
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
 class WithCookies:
     """A response with the values of its Set-Cookie headers."""
 
@@ -83,7 +90,7 @@ class Warned:
     notice: RuleNotice
 
 
-Response = Data | JsonLines | Document | WithCookies | Existing | Warned
+Response = Data | JsonLines | Document | WithCookies | Existing | Filed | Warned
 """The result types of handlers."""
 
 
@@ -156,6 +163,17 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
         raise forbidden("only callers of a tenant may do this")
 
 
+class Subject(NamedTuple):
+    """What a request would change, for the person that approves it."""
+
+    summary: str
+    """What the request does: a sentence without a subject, such as ``Delete the keyring x``."""
+    state: object
+    """The present state of what it changes, which can be encoded as JSON. Approval ends with it."""
+    permission: Permission
+    """The permission that requester and approver need."""
+
+
 class Question(NamedTuple):
     """An operation's request to the key service."""
 
@@ -206,6 +224,9 @@ class Endpoint:
     """Whether a signed-in person needs a step-up: see ``access.callers.COVERED_BY_PROOF``."""
     step_up_for: Field[Any] | None = None
     """A field that needs a single-use step-up token, unless it is missing, zero or empty."""
+    subject_of: Callable[[ApiCall], Awaitable[Subject | None]] | None = None
+    """Returns what a second person must approve, in tenants that require it; None: nothing. Such an
+    endpoint has no ``ask``. Raises the handler's errors."""
     during_enrollment: bool = False
     """Whether people may call it before they have their required second factor."""
     address_limit: Limit | None = None
@@ -241,6 +262,8 @@ class Endpoint:
     def __post_init__(self) -> None:
         """Raise ValueError if refusals would be recorded under an unlisted name."""
         _ = self.audit_operation
+        if self.subject_of is not None and self.ask is not None:
+            raise ValueError(f"{self.name} would pass the approval by")
 
     @property
     def audit_operation(self) -> GatewayOperation:

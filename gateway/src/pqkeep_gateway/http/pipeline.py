@@ -3,7 +3,7 @@
 ``road`` has the order of the checks for the API.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -25,6 +25,7 @@ from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies, SentCooki
 from pqkeep_gateway.http.endpoint import (
     ApiCall,
     Endpoint,
+    Filed,
     Response,
 )
 from pqkeep_gateway.http.errors import (
@@ -53,6 +54,8 @@ MAX_PARAMETERS = 64
 """The most parameters of a query. No endpoint has as many."""
 
 Headers = Mapping[bytes, bytes]
+Gate = Callable[[Endpoint, ApiCall], Awaitable[Filed | None]]
+"""Stores a request that a second person must approve; returns None for every other request."""
 ErrorTable = Callable[[Exception, Endpoint, Mapping[str, object]], ApiError | None]
 """Returns the error for an exception; None for a defect of the service."""
 
@@ -70,6 +73,7 @@ class Pipeline:
     trusted_proxies: TrustedProxies
     signed_bodies: SignedBodies
     observer: RequestObserver
+    gate: Gate
 
     def read_cookies(
         self,
@@ -182,10 +186,11 @@ class Pipeline:
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Call the handler; check the step-up first if the request needs one.
 
-        Without a step-up, errors in the request itself are reported first.
+        Without a step-up, errors in the request itself are reported first. A request that a second
+        person must approve is stored instead.
         """
         if not self.needs_proof(endpoint, call):
-            return await endpoint.handler(call)
+            return await self._act(endpoint, call)
         if call.principal.is_read_only:
             for field in endpoint.fields:
                 field.read(call.values)
@@ -206,7 +211,7 @@ class Pipeline:
             is_covered = endpoint.is_covered_by_proof(call.values)
             if not (is_covered and await self.step_up.covers(call.person, proof)):
                 raise StepUpRequiredError
-            return await endpoint.handler(call)
+            return await self._act(endpoint, call)
 
         def did_nothing(error: Exception) -> bool:
             response = self._answer_to(error, endpoint, call.values)
@@ -215,10 +220,18 @@ class Pipeline:
         return await self.step_up.spend(
             call.person,
             call.step_up_token,
-            lambda: endpoint.handler(call),
+            lambda: self._act(endpoint, call),
             did_nothing,
             call.idempotency,
         )
+
+    async def _act(self, endpoint: Endpoint, call: ApiCall) -> Response:
+        """Call the handler, unless a second person must approve the request."""
+        if endpoint.subject_of is not None:
+            filed = await self.gate(endpoint, call)
+            if filed is not None:
+                return filed
+        return await endpoint.handler(call)
 
     async def error_for(
         self,

@@ -21,6 +21,7 @@ from pqkeep_gateway.http.endpoint import (
     JSON_LINES,
     Document,
     Existing,
+    Filed,
     JsonLines,
     Warned,
     WithCookies,
@@ -98,7 +99,7 @@ def new_request_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-Whole = Data | Document | Existing | WithCookies | Warned
+Whole = Data | Document | Existing | Filed | WithCookies | Warned
 """Responses that are complete before they are sent."""
 
 
@@ -126,6 +127,9 @@ def response_of(
             status = other or status
         case Existing(data=data):
             status = HTTPStatus.OK
+            body = envelope.success(data, request_id)
+        case Filed(data=data):
+            status = HTTPStatus.ACCEPTED
             body = envelope.success(data, request_id)
         case Warned(response=warned, notice=notice):
             whole = response_of(status, warned, request_id, usage)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +18,8 @@ from pqkeep_gateway.access.callers import (
     Role,
 )
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
+from pqkeep_gateway.api.approvals import EXAMPLE as APPROVAL
+from pqkeep_gateway.api.approvals import GATE_ERRORS
 from pqkeep_gateway.api.errors import code_of, codes_of_fields
 from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies
 from pqkeep_gateway.http.endpoint import (
@@ -65,6 +68,7 @@ PARTS: Mapping[str, str] = {
     "operators": "The operators of the installation.",
     "auth": "People: signing in, and their own accounts.",
     "team": "The members of a tenant, and invitations.",
+    "approvals": "Requests that a second person approves.",
     "billing": "Plans, subscriptions and invoices.",
     "installation": "The state of the installation, for operators.",
     "search": "Finding things by a part of their name, for people and operators.",
@@ -120,6 +124,8 @@ def document(
     for where, path, row in rows:
         paths.setdefault(path, {})[row.method.lower()] = _operation(where, row)
     types = {type(row.example) for _, _, row in rows if row.example is not None}
+    if any(row.subject_of is not None for _, _, row in rows):
+        types.add(type(APPROVAL))
     return {
         "openapi": "3.1.0",
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -177,6 +183,8 @@ def codes(row: Endpoint) -> frozenset[Code]:
         found |= {row.denial().code}
     if row.idempotent:
         found |= {Code.CONFLICT_001}
+    if row.subject_of is not None:
+        found |= {code_of(error) for error in GATE_ERRORS} | {Code.POLICY_001}
     if _has_scopes(row):
         found |= {Code.POLICY_001}
     is_by_session = bool(callers & frozenset(Role)) and Credential.NONE not in callers
@@ -236,7 +244,12 @@ def _operation(part: str, row: Endpoint) -> Json:
         str(status): {"$ref": f"#/components/responses/{_failure_name(errors)}"}
         for status, errors in _by_status(codes(row)).items()
     }
-    operation["responses"] = {str(row.status): success} | existing | failures
+    filed = (
+        {}
+        if row.subject_of is None
+        else {"202": _success(replace(row, example=APPROVAL, status=202))}
+    )
+    operation["responses"] = {str(row.status): success} | existing | filed | failures
     operation["security"] = _security(row)
     operation["x-permission"] = row.permission
     operation["x-callers"] = list(callers_of(row))

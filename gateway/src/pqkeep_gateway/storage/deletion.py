@@ -24,6 +24,7 @@ from pqkeep_gateway.storage.database import (
 from pqkeep_gateway.storage.outgoing_mail import add_mail_to_owners
 from pqkeep_gateway.storage.schema import (
     API_KEYS,
+    APPROVALS,
     CAMPAIGN_SCANS,
     CAMPAIGNS,
     CONTRACTS,
@@ -183,7 +184,7 @@ class SqlDeletions:
             if not await _change(connection, tenant, _IS_SCHEDULED, values):
                 return False
             await end_contract(connection, tenant)
-            for table in (INVITATIONS, CAMPAIGN_SCANS, CAMPAIGNS, EXTERNAL_KEYS):
+            for table in (INVITATIONS, APPROVALS, CAMPAIGN_SCANS, CAMPAIGNS, EXTERNAL_KEYS):
                 await connection.execute(sa.delete(table).where(table.c.tenant_id == tenant))
             versions = await _revoke_api_keys(connection, tenant, now)
             people = await _remove_people(connection, tenant)

@@ -52,6 +52,7 @@ TENANTS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
     Column("requires_mfa", Boolean, nullable=False, default=False),
+    Column("requires_approval", Boolean, nullable=False, default=False),
     Column("deletion_at_us", BigInteger, nullable=True, index=True),
     Column("told_deletion_at_us", BigInteger, nullable=True),
     Column("shard", String(32), ForeignKey("shards.name"), nullable=False, index=True),
@@ -467,6 +468,46 @@ EXTERNAL_KEYS = Table(
 )
 """Keys elsewhere. ``document`` and ``digest``: SHA-256 of the imported document, and of the list of
 keys that is kept. ``keys``: JSON."""
+
+APPROVALS = Table(
+    "approvals",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False, index=True),
+    Column("operation", String(64), nullable=False),
+    Column("request", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("subject", LargeBinary(32), nullable=False),
+    Column("permission", String(32), nullable=False),
+    Column("requester", Uuid, nullable=False),
+    Column("requested_at_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("decided_by", Uuid, nullable=True),
+    Column("decided_at_us", BigInteger, nullable=True),
+    Column("outcome", String(32), nullable=True),
+    mac_column(
+        "approvals",
+        "id",
+        "tenant_id",
+        "operation",
+        "request",
+        "digest",
+        "summary",
+        "subject",
+        "permission",
+        "requester",
+        "requested_at_us",
+        "expires_at_us",
+        "state",
+        "decided_by",
+        "decided_at_us",
+    ),
+)
+"""Requests that a second person approves; see pqkeep_gateway.storage.approvals. ``digest`` and
+``subject``: SHA-256 of the request, and of the state of what it changes. ``requester`` and
+``decided_by``: users, who may have left. ``outcome``: the error code of a failed execution."""
 
 WRITE_PROBE = Table(
     PROBE_TABLE,

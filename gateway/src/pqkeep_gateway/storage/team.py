@@ -14,6 +14,7 @@ from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
+from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
 from pqkeep_gateway.storage.users import User, email_key, end_sessions, save_role, user_of
@@ -95,6 +96,10 @@ class Team:
         if to is not Role.OWNER and self.is_last_owner(member):
             raise LastOwnerError
 
+    def count_owners(self) -> int:
+        """Return the number of owners."""
+        return list(self.roles.values()).count(Role.OWNER)
+
     def is_last_owner(self, member: UserId) -> bool:
         """Return whether the member is the only owner."""
         return [user for user, role in self.roles.items() if role is Role.OWNER] == [member]
@@ -118,6 +123,20 @@ class SqlTeam:
             query = query.where(USERS.c.email_key.contains(email_key(email), autoescape=True))
         async with read_transaction(self._engine) as connection:
             return await read_page(connection, query, _BY_JOINING, part, _member)
+
+    async def get(self, tenant: TenantId, member: UserId) -> User | None:
+        """Return a member; None if the team has no such member."""
+        query = sa.select(USERS).where(USERS.c.tenant_id == tenant, USERS.c.id == member)
+        async with read_transaction(self._engine) as connection:
+            row = await authentic_row(connection, USERS, query)
+        return None if row is None else user_of(row)
+
+    async def find(self, tenant: TenantId) -> Team:
+        """Return a team as it is now. It can change at once."""
+        query = sa.select(USERS.c.id, USERS.c.role).where(USERS.c.tenant_id == tenant)
+        async with read_transaction(self._engine) as connection:
+            rows = await connection.execute(query)
+            return Team({UserId(row.id): Role(row.role) for row in rows})
 
     async def save_role(
         self,

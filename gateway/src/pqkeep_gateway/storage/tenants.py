@@ -101,6 +101,8 @@ class Tenant:
     """Whether it requires a second factor. This has no effect on plans without the feature."""
     shard: str = DEFAULT_SHARD
     """The shard whose key service has its keys."""
+    requires_approval: bool = False
+    """Whether a second person must approve its destructive requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,4 +348,5 @@ def tenant_of(row: Any) -> Tenant:
         deletion_at=None if row.deletion_at_us is None else time_of(row.deletion_at_us),
         requires_mfa=bool(row.requires_mfa),
         shard=row.shard,
+        requires_approval=bool(row.requires_approval),
     )

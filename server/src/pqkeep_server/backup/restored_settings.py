@@ -25,6 +25,7 @@ KEPT = frozenset(
     {
         *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
         *(
+            "approval_days",
             "session_lifetime_days",
             "default_plan",
             "self_service",

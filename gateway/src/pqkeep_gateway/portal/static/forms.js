@@ -49,6 +49,11 @@ export async function submit(form) {
 
 /** Does the next step: "reload", "go:PATH", "show:DIALOG" with the response, "show-next" element, or "stay". */
 function finish(form, then, data) {
+  if (data.state === "waiting" && data.requested_by) {
+    leaveToast("Nothing is changed yet. Another person must approve this request.");
+    location.assign(`${document.body.dataset.root}/approvals`);
+    return;
+  }
   const [what, where] = then.split(/:(.*)/s);
   if (what === "show") {
     form.closest("dialog")?.close();

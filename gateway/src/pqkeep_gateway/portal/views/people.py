@@ -1,4 +1,4 @@
-"""The team's members and invitations, and the visitor's own password, second factors, sessions."""
+"""The team's members, invitations and requests for approval, and the visitor's own password, second factors, sessions."""
 
 import asyncio
 from collections.abc import Mapping
@@ -49,11 +49,38 @@ async def _read(visit: Visit) -> Content:
     }
 
 
+async def _read_approvals(visit: Visit) -> Content:
+    reader, query = visit.reader, visit.query
+    waiting, ended, organization, names = await asyncio.gather(
+        reader.section("list_approvals", waiting=True, limit=MOST_WAITING),
+        reader.section(
+            "list_approvals", waiting=False, limit=SHOWN, after=query.get("after") or None
+        ),
+        reader.section("get_organization"),
+        addresses(reader),
+    )
+    return {
+        "waiting": waiting,
+        "ended": ended,
+        "organization": organization,
+        "names": {principal.removeprefix(PERSON): name for principal, name in names.items()},
+        "may_decide": {
+            approval.id
+            for approval in (waiting.data.approvals if waiting.data else ())
+            if approval.requested_by != str(reader.principal.user)
+            and may(reader.principal.caller, approval.permission)
+        },
+    }
+
+
 async def _read_security(visit: Visit) -> Content:
     after = visit.query.get("after") or None
     sessions = await visit.reader.section("list_sessions", details=True, limit=SHOWN, after=after)
     return {"sessions": sessions, "shown": sessions.data.sessions if sessions.data else ()}
 
+
+MOST_WAITING = 100
+"""Waiting requests on the page."""
 
 PAGES: tuple[Page, ...] = (
     Page(
@@ -63,6 +90,14 @@ PAGES: tuple[Page, ...] = (
         permission=Permission.MANAGE_TEAM,
         read=_read,
         icon="team",
+    ),
+    Page(
+        path="/approvals",
+        title="Approvals",
+        template="team/approvals.html",
+        permission=Permission.APPROVE_REQUESTS,
+        read=_read_approvals,
+        icon="check",
     ),
     Page(
         path="/security",

@@ -16,6 +16,7 @@ def upgrade() -> None:
     _create_outboxes()
     _create_campaign_tables()
     _create_inventory()
+    _create_approvals()
 
 
 def _create_operators() -> None:
@@ -62,6 +63,7 @@ def _create_tenant_tables() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("updated_at_us", sa.BigInteger, nullable=False),
         sa.Column("requires_mfa", sa.Boolean, nullable=False),
+        sa.Column("requires_approval", sa.Boolean, nullable=False),
         sa.Column("deletion_at_us", sa.BigInteger, nullable=True, index=True),
         sa.Column("told_deletion_at_us", sa.BigInteger, nullable=True),
         sa.Column("shard", sa.String(32), sa.ForeignKey("shards.name"), nullable=False, index=True),
@@ -357,4 +359,26 @@ def _create_inventory() -> None:
         sa.Column("total", sa.Integer, nullable=False),
         sa.Column("moved", sa.Integer, nullable=False),
         sa.Column("keys", sa.Text, nullable=False),
+    )
+
+
+def _create_approvals() -> None:
+    op.create_table(
+        "approvals",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False, index=True),
+        sa.Column("operation", sa.String(64), nullable=False),
+        sa.Column("request", sa.Text, nullable=False),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False),
+        sa.Column("summary", sa.Text, nullable=False),
+        sa.Column("subject", sa.LargeBinary(32), nullable=False),
+        sa.Column("permission", sa.String(32), nullable=False),
+        sa.Column("requester", sa.Uuid, nullable=False),
+        sa.Column("requested_at_us", sa.BigInteger, nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("state", sa.String(16), nullable=False, index=True),
+        sa.Column("decided_by", sa.Uuid, nullable=True),
+        sa.Column("decided_at_us", sa.BigInteger, nullable=True),
+        sa.Column("outcome", sa.String(32), nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
