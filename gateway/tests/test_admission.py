@@ -95,7 +95,7 @@ class Admissions:
         self.known: dict[bytes, Found] = {}
         self.unreachable = False
         self.uses = FakeLastUses()
-        self.last_uses = LastUses(self.uses.save)
+        self.last_uses = LastUses(self.uses)
         authenticator = Authenticator(
             self.find,
             NoOperators().find,

@@ -78,7 +78,7 @@ class Setting:
             self.rate_limiter,
             pepper,
             pepper.digest(OPERATOR),
-            LastUses(FakeLastUses().save),
+            LastUses(FakeLastUses()),
             lambda: self.now,
         )
         self.pepper = pepper

@@ -35,7 +35,7 @@ async def test_the_newest_use_is_kept(world: World) -> None:
     made = [await world.api_keys.create(world.tenant, ATTRIBUTION) for _ in range(2)]
     digests = [world.pepper.digest(item.plaintext) for item in made]
     assert [key.last_used_at for key in await world.api_keys.list(world.tenant.id)] == [None] * 2
-    gateways = [LastUses(SqlLastUses(world.engine).save) for _ in range(2)]
+    gateways = [LastUses(SqlLastUses(world.engine)) for _ in range(2)]
     began = world.now
     for gateway, digest, at, address in (
         (gateways[0], digests[0], 2, HERE),
@@ -57,7 +57,7 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
     """A used operator's credential has its time and address; an unused one has none."""
     operators = Operators(SqlOperators(world.engine), world.pepper)
     shown, _ = [await operators.add(name) for name in ("ada", "grace")]
-    last_uses = LastUses(SqlLastUses(world.engine).save)
+    last_uses = LastUses(SqlLastUses(world.engine))
     authenticator = Authenticator(
         SqlApiKeys(world.engine).find,
         SqlOperators(world.engine).find,
@@ -81,7 +81,7 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
 async def test_what_is_gone_is_not_stored(world: World) -> None:
     """Uses of deleted credentials change nothing, and do not delay others."""
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
-    last_uses = LastUses(SqlLastUses(world.engine).save)
+    last_uses = LastUses(SqlLastUses(world.engine))
     for digest in (number(1), world.pepper.digest(made.plaintext), number(2)):
         last_uses.note(digest, HERE, world.clock())
     await last_uses.store()
@@ -104,7 +104,7 @@ async def test_an_overlap_is_shown_until_it_ends(world: World) -> None:
 async def test_many_uses_are_one_entry_each() -> None:
     """Several uses between two writes are stored as one; without a use nothing is written."""
     store = FakeLastUses()
-    last_uses = LastUses(store.save)
+    last_uses = LastUses(store)
     for _ in range(1000):
         last_uses.note(number(1), HERE, NOW)
     last_uses.note(number(1), ELSEWHERE, NOW)
@@ -116,7 +116,7 @@ async def test_many_uses_are_one_entry_each() -> None:
 async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
     """A transaction has at most BATCH rows, and all gateways use the same order."""
     store = FakeLastUses()
-    last_uses = LastUses(store.save)
+    last_uses = LastUses(store)
     for index in reversed(range(2 * BATCH + 1)):
         last_uses.note(number(index), HERE, NOW)
     await last_uses.store()
@@ -128,7 +128,7 @@ async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
 async def test_nothing_is_lost_while_the_database_is_away() -> None:
     """After an outage, unstored uses are stored, unless newer ones exist."""
     store = FakeLastUses(is_unavailable=True)
-    last_uses = LastUses(store.save)
+    last_uses = LastUses(store)
     for version in (1, 2):
         last_uses.note(number(version), HERE, NOW)
     with pytest.raises(UnavailableError):
@@ -143,7 +143,7 @@ async def test_nothing_is_lost_while_the_database_is_away() -> None:
 async def test_the_end_stores_what_was_noted(*, is_unavailable: bool) -> None:
     """A gateway stores its noted uses at its end; a database outage does not prevent the end."""
     store = FakeLastUses()
-    last_uses = LastUses(store.save)
+    last_uses = LastUses(store)
     running = asyncio.create_task(last_uses.run())
     await asyncio.sleep(0)  # it begins, stores nothing, and pauses
     last_uses.note(number(1), HERE, NOW)

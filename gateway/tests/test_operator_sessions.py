@@ -59,7 +59,7 @@ class Setting:
             MemoryRateLimiter(clock),
             pepper,
             operator,
-            LastUses(FakeLastUses().save),
+            LastUses(FakeLastUses()),
             clock,
         )
         self.sessions = OperatorSessions(

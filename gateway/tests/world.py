@@ -174,13 +174,19 @@ class FakeLastUses:
     """Last uses in memory, which can be unavailable."""
 
     saved: list[dict[bytes, LastUse]] = field(default_factory=list)
-    """The events stored by each call."""
+    """The newest uses that each call stored."""
+    administered: dict[tuple[TenantId, int], float] = field(default_factory=dict)
     is_unavailable: bool = False
 
-    async def save(self, uses: Mapping[bytes, LastUse]) -> None:
+    async def save(self, uses: Mapping[bytes, Sequence[LastUse]], /) -> None:
         if self.is_unavailable:
             raise UnavailableError
-        self.saved.append(dict(uses))
+        self.saved.append({digest: found[-1] for digest, found in uses.items()})
+
+    async def save_administration(
+        self, administered: Mapping[tuple[TenantId, int], float], /
+    ) -> None:
+        self.administered |= administered
 
 
 class SettableClock:

@@ -63,6 +63,8 @@ class MailKind(StrEnum):
     RECOVERY_CODE_USED = "recovery-code-used"
     DESTRUCTION_SCHEDULED = "destruction-scheduled"
     APPROVAL_REQUESTED = "approval-requested"
+    NOTICES = "notices"
+    """A digest of new notices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,15 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "Approve or refuse it until {until} at\n"
         "{here}/portal/approvals\n\n"
         "Ask {inviter} before you approve it. The person that asked cannot approve it.\n",
+    ),
+    MailKind.NOTICES: _Template(
+        "Your organization on pqkeep needs attention",
+        "These notices of your organization on pqkeep are new:\n\n"
+        "{about}\n\n"
+        "What to do about each:\n\n"
+        "    {here}/portal/notices\n\n"
+        "You get this message as an owner or admin, at most once in an hour. You can\n"
+        "switch it off on that page.\n",
     ),
 }
 

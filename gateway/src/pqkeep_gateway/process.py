@@ -288,6 +288,7 @@ async def serve(
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,
+        gateway.notice_checks,
         *gateway.audit_streams.values(),
         *gateway.witness_carriers,
     )

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from starlette.types import ASGIApp
 
 from pqkeep_gateway.access.admission import Admission, Authenticator
 from pqkeep_gateway.access.callers import Role
@@ -30,6 +29,7 @@ from pqkeep_gateway.access.credentials import Pepper, read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.last_uses import LastUses
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
@@ -52,6 +52,7 @@ from pqkeep_gateway.api import (
     keyrings,
     keys,
     mac,
+    notices,
     operators,
     password_resets,
     plan_limits,
@@ -88,7 +89,7 @@ from pqkeep_gateway.http.connection import ConnectionLimits
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.observer import RequestObserver, Route
 from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.http.road import Road
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
@@ -102,6 +103,7 @@ from pqkeep_gateway.management.collection import (
     Sources,
 )
 from pqkeep_gateway.management.installation import Inspection, MailMode
+from pqkeep_gateway.management.installation_notices import Found, findings
 from pqkeep_gateway.management.readiness import (
     ACCOUNTS_DATABASE,
     CHECK_SECONDS,
@@ -140,6 +142,7 @@ from pqkeep_gateway.storage.identities import Provider, SqlIdentities
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.last_uses import SqlLastUses
+from pqkeep_gateway.storage.notices import SqlNotices
 from pqkeep_gateway.storage.operators import SqlOperators, SqlOperatorSessions
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
@@ -157,6 +160,7 @@ from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.approvals import Approvals
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.deletion import Deletions
+from pqkeep_gateway.tenancy.notice_checks import NoticeChecks
 from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.quota import Quotas
@@ -194,6 +198,7 @@ class Gateway:
     billing: BuiltInBilling
     deletions: Deletions
     mail_delivery: MailDelivery
+    notice_checks: NoticeChecks
     last_uses: LastUses
     link: LinkTls | None
     """TLS to key services on other hosts."""
@@ -229,7 +234,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
     shards = found.shards if tracing is None else found.shards.through(tracing.calls)
     lookups = CredentialLookups(clock)
-    last_uses = LastUses(SqlLastUses(engine).save)
+    last_uses = LastUses(SqlLastUses(engine))
     authenticator = Authenticator(
         SqlApiKeys(engine).find,
         SqlOperators(engine).find,
@@ -382,6 +387,20 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         ),
         found.shards,
     )
+    notice_checks = _observed(
+        NoticeChecks(
+            SqlNotices(engine),
+            stored_tenants,
+            shards.keys,
+            quotas,
+            partial(_find_installation, management.inspection, clock),
+            admission.take_used_up,
+            clock,
+        ),
+        observer,
+        last_uses,
+        clock,
+    )
     all_approvals = Approvals(
         SqlApprovals(engine),
         users,
@@ -427,6 +446,14 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
             ),
         ),
         *installation.endpoints(management.inspection),
+        *notices.endpoints(
+            SqlNotices(engine),
+            notice_checks.settle,
+            notice_checks.installation,
+            stored_tenants,
+            audit_delivery,
+            clock,
+        ),
         *plan_limits.endpoints(shards.keys, all_api_keys, terms, quotas, admission),
         *usage.endpoints(shards, stored_tenants, quotas, admission, clock),
         *sign_in.endpoints(
@@ -509,18 +536,24 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         observer,
         approvals.gate(stored_tenants, all_approvals),
     )
-    pages: dict[str, ASGIApp] = {
-        **documents(api, outside),
-        **portal(api, pipeline, moved=config.moved_pages, development=config.cookies == "loopback"),
-        **single_sign_on.pages(sign_ons, sessions, cookies, proxies, config.pages_url or here),
-    }
     return Gateway(
         road=Road(
             pipeline,
             shards.keys,
             api,
             outside,
-            pages,
+            {
+                **documents(api, outside),
+                **portal(
+                    api,
+                    pipeline,
+                    moved=config.moved_pages,
+                    development=config.cookies == "loopback",
+                ),
+                **single_sign_on.pages(
+                    sign_ons, sessions, cookies, proxies, config.pages_url or here
+                ),
+            },
             None if tracing is None else tracing.request,
             transit.face(pipeline, (*api, *outside), shards.keys, stored_tenants.get, clock)
             if config.transit
@@ -532,6 +565,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         billing=built_in,
         deletions=deletions,
         mail_delivery=mail_delivery,
+        notice_checks=notice_checks,
         last_uses=last_uses,
         observer=observer,
         connections=connections,
@@ -566,6 +600,26 @@ async def _is_healthy(key_clients: Iterable[KeyClient], readiness: Readiness) ->
     """Return whether requests can be served, after a fresh check of the key services."""
     is_reachable = any(await asyncio.gather(*(client.is_reachable() for client in key_clients)))
     return is_reachable and not await readiness.reasons()
+
+
+async def _find_installation(inspection: Inspection, clock: Clock) -> Found:
+    """Return what the rules for operators find."""
+    return findings(await inspection.inspect(), date_of(clock()))
+
+
+def _observed(
+    checks: NoticeChecks, observer: RequestObserver, last_uses: LastUses, clock: Clock
+) -> NoticeChecks:
+    """Let checks and last uses note the successes that concern them."""
+
+    def succeeded(route: Route, principal: Principal) -> None:
+        if isinstance(principal, ApiKeyPrincipal) and route.administers:
+            last_uses.note_administration(principal.tenant, principal.api_key_version, clock())
+        if principal.tenant is not None and route.is_cause:
+            checks.note(principal.tenant)
+
+    observer.succeeded = succeeded
+    return checks
 
 
 async def _tell_owners(engine: AsyncEngine, clock: Clock, tenant: TenantId, about: str) -> None:

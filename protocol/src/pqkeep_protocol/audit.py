@@ -713,6 +713,65 @@ class PreviewRules(Request[RulePreview], frozen=True, kw_only=True, tag="preview
     rules: Annotated[tuple[Rule, ...], Meta(min_length=1, max_length=MAX_RULES)]
 
 
+MAX_SURVEYED = 5
+"""Keys that a survey names of each kind."""
+SurveyDays = Annotated[int, Meta(ge=1, le=3650)]
+
+
+class NotableKey(Struct, frozen=True, array_like=True):
+    """A key version, or a deleted keyring, and a time in microseconds since 1970."""
+
+    keyring: KeyringName
+    algorithm: Algorithm | None
+    """None, like the version, for a whole keyring."""
+    version: SomeVersion | None
+    at_us: Natural
+
+
+class NotableKeys(Struct, frozen=True, array_like=True):
+    """Key versions of one kind: their number, and the first ones by time."""
+
+    count: Natural
+    newest_us: Natural
+    """The time of the last one."""
+    first: tuple[NotableKey, ...]
+    """At most MAX_SURVEYED."""
+
+
+class DeniedUses(Struct, frozen=True, array_like=True):
+    """A rule that will deny soon, and the uses that it would have refused in PREVIEW_DAYS days."""
+
+    rule: RuleName
+    deny_from: datetime
+    uses: Annotated[int, Meta(ge=1)]
+
+
+class KeySurvey(Result, frozen=True, kw_only=True, tag="key-survey"):
+    """What a tenant should know about its keys."""
+
+    old: NotableKeys
+    """Active versions beyond their keyring's rotation days, or ``old_days``. Times: when they
+    passed it."""
+    unused: NotableKeys
+    """Active versions without a use for ``unused_days``. Times: when these days were over."""
+    scheduled: NotableKeys
+    """Versions and deleted keyrings that will be destroyed. Times: of the destruction."""
+    denied: tuple[DeniedUses, ...]
+    """The earliest denial first."""
+
+
+class SurveyKeys(Request[KeySurvey], frozen=True, kw_only=True, tag="survey-keys"):
+    """Return which keys of a tenant are old, unused or scheduled for destruction.
+
+    Uses count up to the newest checkpoint.
+    """
+
+    old_days: SurveyDays
+    unused_days: SurveyDays
+    denied_days: SurveyDays
+    """Rules that deny within these days are compared with uses."""
+
+
 class KeyVersionSet(Struct, frozen=True, array_like=True):
     """Some versions of one key."""
 
@@ -803,6 +862,7 @@ AnyAuditRequest = (
     | GetUsage
     | ListUsage
     | PreviewRules
+    | SurveyKeys
     | ListInventory
     | ListUses
     | FindKeyrings
@@ -825,6 +885,7 @@ AnyAuditResult = (
     | Usage
     | UsageList
     | RulePreview
+    | KeySurvey
     | Inventory
     | UsesList
     | FoundKeyrings

@@ -202,6 +202,14 @@ class AuditEvent(StrEnum):
     HASH = "hash"
     GENERATE_RANDOM = "generate-random"
 
+    # Notices
+    LIST_NOTICES = "list-notices"
+    SEE_NOTICES = "see-notices"
+    DISMISS_NOTICE = "dismiss-notice"
+    LIST_NOTICE_SETTINGS = "list-notice-settings"
+    CHANGE_NOTICE_SETTING = "change-notice-setting"
+    CHANGE_NOTICE_MAIL = "change-notice-mail"
+
     # Search, usage, the audit log, and health
     SEARCH = "search"
     GET_INSTALLATION = "get-installation"

@@ -326,6 +326,8 @@ class Admission:
         self._with_people_as_of = 1
         """Increases with each addition, so that cached limits are calculated again."""
         self._sent = _Sent(clock)
+        self._used_up: set[TenantId] = set()
+        """The tenants with a used-up rate limit since the last ``take_used_up``."""
 
     async def admit(
         self, credential: str, source_address: str, *, is_known: bool = True
@@ -396,6 +398,7 @@ class Admission:
         principal = shown.principal
         self._sent.add(principal, now)
         if usage.is_refused:
+            self._used_up.add(principal.tenant)
             raise RateLimitedError(usage.limit, usage.reset)
         if principal.suspended:
             raise SuspendedError(principal, usage)
@@ -418,6 +421,7 @@ class Admission:
         limit = self._share_of_people(principal, ends_access=ends_access)
         usage = await self._rate_limiter.count(str(principal.tenant), limit)
         if usage.is_refused:
+            self._used_up.add(principal.tenant)
             busiest = self.busiest(principal.tenant)
             raise RateLimitedError(limit, usage.reset, busiest[0] if busiest else None)
         if principal.suspended:
@@ -452,6 +456,13 @@ class Admission:
     def busiest(self, tenant: TenantId) -> Sequence[Busy]:
         """Return the tenant's API keys with the most requests (refused ones included) first."""
         return self._sent.of(tenant)
+
+    def take_used_up(self) -> Mapping[TenantId, Busy | None]:
+        """Return the tenants that used their rate limit up since the last call, with a busy key."""
+        tenants, self._used_up = self._used_up, set()
+        return {
+            tenant: busiest[0] if (busiest := self.busiest(tenant)) else None for tenant in tenants
+        }
 
     def _share_of(self, principal: ApiKeyPrincipal) -> Limit:
         """Return the limit of the tenant's API keys: without the reserve for people.

@@ -73,6 +73,8 @@ class Permission(StrEnum):
     APPROVE_REQUESTS = "approve-requests"
     """Seeing and deciding requests that a second person must approve. Approving one also needs the
     permission of the request itself. No program has it."""
+    MANAGE_NOTICES = "manage-notices"
+    """Switching kinds of notices off, and dismissing one. It hides what needs attention."""
     VIEW_SUBSCRIPTION = "view-subscription"
     MANAGE_BILLING = "manage-billing"
     SIGN_UP = "sign-up"
@@ -112,6 +114,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.LEAVE_TEAM: _PEOPLE | _OPERATOR,
     Permission.REQUIRE_MFA: _OWNER,
     Permission.APPROVE_REQUESTS: _ADMIN,
+    Permission.MANAGE_NOTICES: _ADMIN,
     Permission.VIEW_SUBSCRIPTION: _PEOPLE | _API_KEY,
     Permission.MANAGE_BILLING: _OWNER,
     Permission.SIGN_UP: _OPERATOR | {Credential.NONE},
@@ -120,6 +123,18 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.VIEW_INSTALLATION: _OPERATOR,
     Permission.SIGN_CHECKPOINTS: _OPERATOR,
 }
+
+ADMINISTERS: frozenset[Permission] = frozenset(
+    {
+        Permission.MANAGE_KEYS,
+        Permission.DELETE_KEYRINGS,
+        Permission.VIEW_TENANT,
+        Permission.VIEW_INVENTORY,
+        Permission.MANAGE_API_KEYS,
+        Permission.ROTATE_API_KEYS,
+    }
+)
+"""Permissions of API keys that a program which only uses keys does not need."""
 
 WITHOUT_SCOPE: frozenset[Permission] = frozenset({Permission.PUBLIC, Permission.OWN_API_KEY})
 """Permissions that the scopes of an API key do not limit. No scope can name their operations."""
@@ -180,6 +195,8 @@ COVERED_BY_PROOF: frozenset[str] = frozenset(
         "rotate_key",
         "import_key",
         "update_keyring",
+        # Hides notices of a kind, which the log records and anyone can show again.
+        "change_notice_setting",
         # Money, in amounts that the plans name.
         "check_out",
         "cancel_subscription",

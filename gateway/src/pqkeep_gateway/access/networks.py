@@ -84,6 +84,17 @@ def _is_within(network: Network, other: Network) -> bool:
     return isinstance(other, IPv6Network) and network.subnet_of(other)
 
 
+def neighbours_of(source_address: str) -> str:
+    """Return the /24 of an IPv4 address, or the /64 of an IPv6 address; empty for a socket."""
+    network = network_of(source_address)
+    if ":" in network or not network:
+        return network
+    try:
+        return str(IPv4Network(f"{network}/24", strict=False))
+    except ValueError:
+        return ""
+
+
 _HOST_BITS = 64
 """Bits of an IPv6 address that one customer of a provider can choose."""
 

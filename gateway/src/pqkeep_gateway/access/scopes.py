@@ -109,6 +109,8 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
             AuditEvent.GET_SUBSCRIPTION,
             AuditEvent.GET_LIMITS,
             AuditEvent.GET_USAGE,
+            AuditEvent.LIST_NOTICES,
+            AuditEvent.LIST_NOTICE_SETTINGS,
             AuditEvent.LIST_AUDIT_RECORDS,
             AuditEvent.PROVE_AUDIT_RECORD,
             AuditEvent.LIST_AUDIT_CHECKPOINTS,

@@ -79,6 +79,7 @@ from pqkeep_gateway.storage.external_keys import (
     TooManySourcesError,
 )
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
+from pqkeep_gateway.storage.notices import NoticeNotFoundError
 from pqkeep_gateway.storage.pages import PositionNotFoundError
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
@@ -752,6 +753,7 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     OlderScanError: ErrorResponse(
         Code.CONFLICT_001, "the campaign has a newer scan of this place", ("scanned_at",)
     ),
+    NoticeNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such open notice", ("id",)),
     SourceNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such source", ("source",)),
     TooManySourcesError: ErrorResponse(
         Code.FORBIDDEN_001,

@@ -4,15 +4,17 @@ Neither has any part of a body or a credential.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pqkeep_gateway.access.callers import ADMINISTERS
 from pqkeep_gateway.access.principals import Principal
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import ApiError, method_not_allowed, not_found
+from pqkeep_gateway.notices import CAUSES
 from pqkeep_protocol.metrics import ALGORITHMS, NONE, Distribution
 from pqkeep_protocol.startup.logs import logger
 
@@ -40,6 +42,10 @@ class Route:
     """The algorithm if the request names none."""
     algorithm_elsewhere: str = ""
     """The field that may contain the algorithm. It is not examined."""
+    is_cause: bool = False
+    """Whether a success may open or close a notice."""
+    administers: bool = False
+    """Whether a success is more than the use of keys."""
 
 
 def route_of(endpoint: Endpoint, path: str) -> Route:
@@ -51,6 +57,8 @@ def route_of(endpoint: Endpoint, path: str) -> Route:
         endpoint.audit_operation.value,
         NONE if default is None else default.value,
         endpoint.algorithm_elsewhere,
+        is_cause=endpoint.audit_operation in CAUSES,
+        administers=endpoint.permission in ADMINISTERS,
     )
 
 
@@ -60,6 +68,8 @@ class RequestObserver:
     def __init__(self, *, logs: bool = False) -> None:
         """Take whether the access log is on."""
         self._logs = logs
+        self.succeeded: Callable[[Route, Principal], None] | None = None
+        """Called for each success of a route that is a cause, or administers."""
         self.outcomes: Counter[tuple[str, str, str]] = Counter()
         """The number of requests by operation, algorithm and outcome."""
         self.durations: defaultdict[str, Distribution] = defaultdict(Distribution)
@@ -87,6 +97,8 @@ class RequestObserver:
             outcome, status = response.code.code, response.code.status
         else:
             outcome, status = (SUCCESS, response) if response else (CLIENT_GONE, 0)
+            if (route.is_cause or route.administers) and status:
+                self._report(route, principal)
         self.outcomes[route.operation, _algorithm(route, values), outcome] += 1
         self.durations[route.operation].observe(seconds)
         if self._logs:
@@ -104,6 +116,10 @@ class RequestObserver:
                 source_address=source_address,
                 tls_group=tls_group or None,
             )
+
+    def _report(self, route: Route, principal: Principal | None) -> None:
+        if self.succeeded is not None and principal is not None:
+            self.succeeded(route, principal)
 
     def refuse(self, error: ApiError, request_id: str, source_address: str) -> None:
         """Record an error that was sent before a request was complete."""

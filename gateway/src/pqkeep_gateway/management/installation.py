@@ -29,7 +29,12 @@ from pqkeep_gateway.storage.monitoring import Accounts
 from pqkeep_gateway.storage.operators import Operator
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
+from pqkeep_protocol.audit import (
+    Checkpoint,
+    ListCheckpoints,
+    ListWitnesses,
+    WitnessState,
+)
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, KeyService
@@ -79,6 +84,8 @@ class ShardState:
     """The newest checkpoint of its log."""
     numbers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     """Its key service's metrics by name and labels."""
+    witnesses: tuple[WitnessState, ...] | None = None
+    """The witnesses of its log; None while its key service does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,16 @@ class Inspection:
             )
             for name in shards.names
         }
+        self._witnesses = {
+            name: Cached[tuple[WitnessState, ...] | None](
+                partial(_find_witnesses, shards.of(name)),
+                otherwise=None,
+                name=f"the witnesses of {name}",
+                seconds=CHECK_SECONDS,
+                wait_seconds=WAIT_SECONDS,
+            )
+            for name in shards.names
+        }
         self._mail = mail
 
     async def inspect(self) -> Installation:
@@ -143,11 +160,12 @@ class Inspection:
         )
 
     async def _inspect_shards(self) -> tuple[ShardState, ...]:
-        problems, listed, samples, checkpoints = await asyncio.gather(
+        problems, listed, samples, checkpoints, witnesses = await asyncio.gather(
             self._readiness.shard_problems(),
             self._sources.shards.get(),
             _gathered(self._sources.key_services),
             _gathered(self._checkpoints),
+            _gathered(self._witnesses),
         )
         stored = {shard.name: shard for shard in listed or ()}
         named = tuple(
@@ -157,6 +175,7 @@ class Inspection:
                 stored.get(name),
                 checkpoints[name],
                 _numbers(samples[name] or {}),
+                witnesses[name],
             )
             for name in self._checkpoints
         )
@@ -191,6 +210,10 @@ async def _find_checkpoint(keys: KeyService) -> Checkpoint | None:
     request = ListCheckpoints(tenant=INSTALLATION, after=None, algorithm=Algorithm.ML_DSA_65)
     found = (await keys.execute(request, _ATTRIBUTION)).checkpoints
     return found[0] if found else None
+
+
+async def _find_witnesses(keys: KeyService) -> tuple[WitnessState, ...]:
+    return (await keys.execute(ListWitnesses(tenant=INSTALLATION), _ATTRIBUTION)).witnesses
 
 
 async def _gathered(asked: Mapping[str, Cached[T]]) -> Mapping[str, T]:

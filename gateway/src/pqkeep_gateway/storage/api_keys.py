@@ -19,12 +19,13 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
+from pqkeep_gateway.storage.notices import close_notices
 from pqkeep_gateway.storage.row_mac import authentic_row, is_authentic
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS, USERS
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenant_status import lock_tenant, lock_tenant_to_add
 from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of
-from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.audit_events import API_KEY, AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
 
@@ -232,6 +233,7 @@ class SqlApiKeys:
             if row is None:
                 raise ApiKeyNotFoundError
             await _record(connection, attribution, tenant, AuditEvent.REVOKE_API_KEY, version)
+            await close_notices(connection, tenant, now, subject=f"{API_KEY}{version}")
         return _api_key(row)
 
     async def find(self, digest: bytes) -> Found | None:

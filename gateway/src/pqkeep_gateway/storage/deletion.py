@@ -21,8 +21,10 @@ from pqkeep_gateway.storage.database import (
     time_of,
     transaction,
 )
+from pqkeep_gateway.storage.notices import remove_notices
 from pqkeep_gateway.storage.outgoing_mail import add_mail_to_owners
 from pqkeep_gateway.storage.schema import (
+    API_KEY_NETWORKS,
     API_KEYS,
     APPROVALS,
     CAMPAIGN_SCANS,
@@ -184,7 +186,15 @@ class SqlDeletions:
             if not await _change(connection, tenant, _IS_SCHEDULED, values):
                 return False
             await end_contract(connection, tenant)
-            for table in (INVITATIONS, APPROVALS, CAMPAIGN_SCANS, CAMPAIGNS, EXTERNAL_KEYS):
+            await remove_notices(connection, tenant)
+            for table in (
+                INVITATIONS,
+                APPROVALS,
+                CAMPAIGN_SCANS,
+                CAMPAIGNS,
+                EXTERNAL_KEYS,
+                API_KEY_NETWORKS,
+            ):
                 await connection.execute(sa.delete(table).where(table.c.tenant_id == tenant))
             versions = await _revoke_api_keys(connection, tenant, now)
             people = await _remove_people(connection, tenant)

@@ -112,6 +112,7 @@ API_KEYS = Table(
     Column("scopes", Text, nullable=True),
     Column("expires_at_us", BigInteger, nullable=True),
     Column("allowed_addresses", Text, nullable=True),
+    Column("last_administered_at_us", BigInteger, nullable=True),
     mac_column(
         "api_keys",
         "tenant_id",
@@ -124,7 +125,19 @@ API_KEYS = Table(
     ),
 )
 """``accepted_until_us``: for a rotated key, the end of its overlap with the new one. ``scopes``:
-JSON. ``allowed_addresses``: networks, separated by spaces. null: no limit."""
+JSON. ``allowed_addresses``: networks, separated by spaces. null: no limit.
+``last_administered_at_us``: the last request beyond using and viewing keys."""
+
+API_KEY_NETWORKS = Table(
+    "api_key_networks",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("network", String(64), primary_key=True),
+    Column("first_used_at_us", BigInteger, nullable=False),
+    ForeignKeyConstraint(["tenant_id", "version"], ["api_keys.tenant_id", "api_keys.version"]),
+)
+"""The networks from which an API key was used; see pqkeep_gateway.storage.last_uses."""
 
 USAGE = Table(
     "usage",
@@ -410,7 +423,7 @@ OUTGOING_MAIL = Table(
     Column("kind", String(32), nullable=False),
     Column("recipient", String(254), nullable=False),
     Column("inviter", String(254), nullable=False),
-    Column("about", String(254), nullable=False),
+    Column("about", Text, nullable=False),
     Column("salt", LargeBinary(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
@@ -418,6 +431,71 @@ OUTGOING_MAIL = Table(
     Column("attempts", Integer, nullable=False),
 )
 """Undelivered mail; see pqkeep_gateway.outgoing_mail."""
+
+NOTICES = Table(
+    "notices",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("subject", String(128), nullable=False),
+    Column("details", Text, nullable=False),
+    Column("level", BigInteger, nullable=False),
+    Column("opened_at_us", BigInteger, nullable=False),
+    Column("raised_at_us", BigInteger, nullable=False),
+    Column("dismissed_at_us", BigInteger, nullable=True),
+    Column("closed_at_us", BigInteger, nullable=True),
+    Column("mailed_at_us", BigInteger, nullable=True),
+    Index("ix_notices_raised", "tenant_id", "raised_at_us"),
+    Index(
+        "ix_notices_open",
+        "tenant_id",
+        "kind",
+        "subject",
+        unique=True,
+        sqlite_where=text("closed_at_us IS NULL"),
+        postgresql_where=text("closed_at_us IS NULL"),
+    ),
+)
+"""See pqkeep_gateway.notices. ``tenant_id``: zero for operators. ``details``: JSON.
+``mailed_at_us``: the time of the last mail that named it."""
+
+NOTICE_VIEWS = Table(
+    "notice_views",
+    METADATA,
+    Column("notice_id", Uuid, ForeignKey("notices.id"), primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), primary_key=True, index=True),
+    Column("seen_at_us", BigInteger, nullable=False),
+)
+"""Who has seen a notice, and when last."""
+
+NOTICE_SETTINGS = Table(
+    "notice_settings",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("kind", String(32), primary_key=True),
+    Column("enabled", Boolean, nullable=False),
+    Column("days", Integer, nullable=False),
+)
+"""A tenant's choices about kinds of notices. ``days``: the threshold; 0 for kinds without one."""
+
+NOTICE_MAIL_REFUSALS = Table(
+    "notice_mail_refusals",
+    METADATA,
+    Column("user_id", Uuid, ForeignKey("users.id"), primary_key=True),
+)
+"""Owners and admins who want no mail about notices."""
+
+NOTICE_CHECKS = Table(
+    "notice_checks",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("due_at_us", BigInteger, nullable=False, index=True),
+    Column("held_until_us", BigInteger, nullable=False),
+    Column("mailed_at_us", BigInteger, nullable=True),
+)
+"""When a tenant's notices are checked next, until when a gateway does so alone, and the time of the
+last mail. Zero stands for the installation."""
 
 CAMPAIGNS = Table(
     "campaigns",

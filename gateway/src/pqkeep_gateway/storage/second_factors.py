@@ -7,14 +7,21 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.notices import Details, NoticeKind
 from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.known_networks import MAX_NETWORKS
+from pqkeep_gateway.storage.notices import close_notices, open_notice
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS, RECOVERY_CODES, USERS
-from pqkeep_gateway.storage.users import Account, AccountChangedError, end_other_sessions
+from pqkeep_gateway.storage.users import (
+    Account,
+    AccountChangedError,
+    end_other_sessions,
+    person_subject,
+)
 from pqkeep_protocol.audit import Event
 
 
@@ -63,6 +70,13 @@ class SqlSecondFactors:
             await connection.execute(sa.insert(RECOVERY_CODES), rows)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
+            await close_notices(
+                connection,
+                principal.tenant,
+                mail.created_at,
+                subject=person_subject(user),
+                kind=NoticeKind.FACTOR_REMOVED,
+            )
             await add_audit_event(connection, audit_event)
         return True
 
@@ -82,6 +96,15 @@ class SqlSecondFactors:
             await connection.execute(delete)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
+            now = mail.created_at
+            await open_notice(
+                connection,
+                principal.tenant,
+                NoticeKind.FACTOR_REMOVED,
+                person_subject(user),
+                Details(names=(mail.to,), at=now, source_address=audit_event.source_address),
+                now,
+            )
             await add_audit_event(connection, audit_event)
 
     async def save_totp_step(self, user: UserId, salt: bytes, step: int) -> bool:

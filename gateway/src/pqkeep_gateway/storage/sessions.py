@@ -13,6 +13,7 @@ from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.rate_limit import MINUTE, Limit, TooManyAttemptsError
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.notices import Details, NoticeKind
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     MICROSECOND,
@@ -22,6 +23,7 @@ from pqkeep_gateway.storage.database import (
     transaction,
 )
 from pqkeep_gateway.storage.known_networks import remember_network
+from pqkeep_gateway.storage.notices import open_notice
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import MAC, authentic_row, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import (
@@ -32,7 +34,7 @@ from pqkeep_gateway.storage.schema import (
 )
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
-from pqkeep_gateway.storage.users import Account, AccountChangedError, end_sessions
+from pqkeep_gateway.storage.users import Account, AccountChangedError, end_sessions, person_subject
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -227,7 +229,7 @@ class SqlSessions:
             salt: bytes | None = (await connection.execute(repeated)).scalar()
             if salt is not None:
                 return salt
-            was_reused = await _end_session_of_spent(connection, exchange)
+            was_reused = await _end_session_of_spent(connection, exchange, now)
         raise RefreshTokenReusedError if was_reused else InvalidRefreshTokenError
 
     async def list(self, user: UserId, now: datetime, part: Part = WHOLE) -> Page[Session]:
@@ -281,10 +283,12 @@ async def _save_spent(
     await connection.execute(sa.insert(SPENT_REFRESH_TOKENS), row)
 
 
-async def _end_session_of_spent(connection: AsyncConnection, exchange: Exchange) -> bool:
+async def _end_session_of_spent(
+    connection: AsyncConnection, exchange: Exchange, now: datetime
+) -> bool:
     """End the session of an exchanged refresh token; return whether it existed."""
     query = (
-        sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id)
+        sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id, USERS.c.email)
         .join(SPENT_REFRESH_TOKENS, SPENT_REFRESH_TOKENS.c.session_id == SESSIONS.c.id)
         .join(USERS, USERS.c.id == SESSIONS.c.user_id)
         .where(SPENT_REFRESH_TOKENS.c.digest == exchange.spent)
@@ -299,6 +303,15 @@ async def _end_session_of_spent(connection: AsyncConnection, exchange: Exchange)
         outcome="ERR_AUTH_001",
     )
     await add_audit_event(connection, reused)
+    source = exchange.attribution.source_address
+    await open_notice(
+        connection,
+        TenantId(row.tenant_id),
+        NoticeKind.REFRESH_TOKEN_REUSED,
+        person_subject(UserId(row.user_id)),
+        Details(names=(row.email,), at=now, source_address=source),
+        now,
+    )
     return True
 
 

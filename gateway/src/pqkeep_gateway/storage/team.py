@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -13,11 +13,19 @@ from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
+from pqkeep_gateway.storage.notices import close_notices
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
-from pqkeep_gateway.storage.users import User, email_key, end_sessions, save_role, user_of
+from pqkeep_gateway.storage.users import (
+    User,
+    email_key,
+    end_sessions,
+    person_subject,
+    save_role,
+    user_of,
+)
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -171,6 +179,9 @@ class SqlTeam:
             await end_sessions(connection, SESSIONS.c.user_id == member)
             for table in TABLES_OF_USER:
                 await connection.execute(sa.delete(table).where(table.c.user_id == member))
+            await close_notices(
+                connection, tenant, datetime.now(UTC), subject=person_subject(member)
+            )
             await connection.execute(sa.delete(USERS).where(USERS.c.id == member))
             await add_audit_event(connection, *audit_events)
 

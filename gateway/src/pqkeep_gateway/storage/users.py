@@ -174,6 +174,11 @@ async def save_role(connection: AsyncConnection, user: UserId, role: Role) -> No
     await connection.execute(sa.update(USERS).where(is_user).values({"role": role, MAC: mac}))
 
 
+def person_subject(user: UserId) -> str:
+    """Return the subject of notices about a person."""
+    return f"{PERSON}{user}"
+
+
 async def lock_user(connection: AsyncConnection, user: UserId) -> None:
     """Prevent the user's removal until the transaction ends. Raises UserNotFoundError."""
     query = sa.select(USERS.c.id).where(USERS.c.id == user).with_for_update()

@@ -48,11 +48,12 @@ from pqkeep_keyservice.live.key_material import KeyCache, KeyringCache
 from pqkeep_keyservice.live.rules import RuleCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.inventory import find_inventory, find_uses
+from pqkeep_keyservice.storage.inventory import find_inventory, find_uses, survey_keys
 from pqkeep_keyservice.storage.keyrings import find_keyring_names
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import (
+    MAX_SURVEYED,
     AnyAuditRequest,
     AnyAuditResult,
     AuditKey,
@@ -60,6 +61,7 @@ from pqkeep_protocol.audit import (
     Checkpoints,
     Consistency,
     CountOperations,
+    DeniedUses,
     EventRefusal,
     ExportRecords,
     FindKeyrings,
@@ -70,6 +72,7 @@ from pqkeep_protocol.audit import (
     GetUsage,
     Inventory,
     InventoryKey,
+    KeySurvey,
     ListAuditKeys,
     ListCheckpoints,
     ListInventory,
@@ -93,6 +96,7 @@ from pqkeep_protocol.audit import (
     SignCheckpoint,
     Submissions,
     Subtrees,
+    SurveyKeys,
     TakeSubmissions,
     Usage,
     WitnessStates,
@@ -218,6 +222,8 @@ class AuditService:
             case PreviewRules():
                 await self._gate.require(request.tenant)
                 return await self._search(request.tenant, preview_rules, request, clock.now())
+            case SurveyKeys():
+                return await self._survey(request)
             case GetMigration():
                 return await self._search(request.tenant, find_migration, request)
             case ListInventory():
@@ -343,6 +349,32 @@ class AuditService:
             unattributed=page.unattributed,
             has_other_principals=page.has_other_principals,
             rules=rules,
+        )
+
+    async def _survey(self, request: SurveyKeys) -> KeySurvey:
+        """Return the keys that need attention, and the uses that rules will deny soon."""
+        await self._gate.require(request.tenant)
+        now = clock.now()
+        survey = await self._search(request.tenant, survey_keys, request, now)
+        until = now + timedelta(days=request.denied_days)
+        try:
+            rules = (await self._rules.get(request.tenant)).rules
+        except DamagedKeyError:  # logged where the rules are enforced
+            rules = ()
+        denied: list[DeniedUses] = []
+        for rule in rules:
+            if rule.deny_from is not None and now < rule.deny_from <= until:
+                preview = PreviewRules(tenant=request.tenant, rules=(rule,))
+                found = await self._search(request.tenant, preview_rules, preview, now)
+                uses = sum(use.uses for use in found.uses)
+                if uses:
+                    denied.append(DeniedUses(rule.name, rule.deny_from, uses))
+        denied.sort(key=lambda uses: (uses.deny_from, uses.rule))
+        return KeySurvey(
+            old=survey.old,
+            unused=survey.unused,
+            scheduled=survey.scheduled,
+            denied=tuple(denied[:MAX_SURVEYED]),
         )
 
     async def _usage(self, request: GetUsage) -> Usage:

@@ -1,6 +1,7 @@
 """Finds pages of the inventory: key versions, and their uses up to a checkpoint."""
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,17 +22,21 @@ from pqkeep_keyservice.storage.key_versions import IS_DELETED
 from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import LEGACY, Algorithm
 from pqkeep_protocol.audit import (
+    MAX_SURVEYED,
     OTHER_PRINCIPALS,
     CountedLog,
     InventorySort,
     ListInventory,
     ListUses,
+    NotableKey,
+    NotableKeys,
     OperationUses,
     PrincipalUses,
+    SurveyKeys,
     UnattributedUses,
     UsesList,
 )
-from pqkeep_protocol.keys import KeyStatus, KeyVersion
+from pqkeep_protocol.keys import DEFAULT_KEYRING, DestructionState, KeyStatus, KeyVersion
 
 Place = tuple[str, str, int]
 """Keyring, algorithm and version."""
@@ -334,4 +339,118 @@ def find_uses(connection: sa.Connection, request: ListUses) -> UsesList | None:
         since_us=counts.since_us,
         uses=tuple(PrincipalUses(*row) for row in rows[: request.limit]),
         has_more=len(rows) > request.limit,
+    )
+
+
+class Survey(NamedTuple):
+    """Which keys are old, unused or scheduled for destruction. Nothing authenticates them."""
+
+    old: NotableKeys
+    unused: NotableKeys
+    scheduled: NotableKeys
+
+
+LATE_DAYS = 1
+"""The accepted delay of an automatic rotation."""
+
+
+def survey_keys(connection: sa.Connection, request: SurveyKeys, now: datetime) -> Survey:
+    """Return a tenant's keys that need attention: their numbers, and the first ones."""
+    now_us = int(now.timestamp()) * 1_000_000
+    of, rings = KEYS.c, KEYRINGS.c
+    is_deleted = sa.and_(rings.name != DEFAULT_KEYRING, rings.destruction.is_not(None))
+    with_keyring = sa.outerjoin(
+        KEYS, KEYRINGS, sa.and_(rings.tenant_id == of.tenant_id, rings.name == of.keyring)
+    )
+    own_days = sa.case(
+        (sa.func.coalesce(rings.rotation_days, 0) > 0, rings.rotation_days + LATE_DAYS),
+        else_=request.old_days,
+    )
+    key = of.keyring, of.algorithm, of.version
+    is_active = sa.and_(
+        of.tenant_id == request.tenant,
+        of.status == KeyStatus.ACTIVE,
+        sa.or_(rings.name.is_(None), ~is_deleted),
+    )
+    day_us = sa.literal(DAY_US, sa.BigInteger)
+    old = (
+        sa.select(*key, (of.created_at_us + own_days * day_us).label("at_us"))
+        .select_from(with_keyring)
+        .where(is_active)
+    )
+    used = (
+        sa.select(
+            KEY_USAGE.c.keyring,
+            KEY_USAGE.c.algorithm,
+            KEY_USAGE.c.key_version,
+            sa.func.max(KEY_USAGE.c.last_used_us).label("last_used_us"),
+        )
+        .where(KEY_USAGE.c.tenant_id == str(request.tenant))
+        .group_by(KEY_USAGE.c.keyring, KEY_USAGE.c.algorithm, KEY_USAGE.c.key_version)
+        .subquery()
+    )
+    last_us = sa.case(
+        (used.c.last_used_us > of.created_at_us, used.c.last_used_us), else_=of.created_at_us
+    )
+    unused = (
+        sa.select(*key, (last_us + request.unused_days * DAY_US).label("at_us"))
+        .select_from(
+            with_keyring.outerjoin(
+                used,
+                sa.and_(
+                    used.c.keyring == of.keyring,
+                    used.c.algorithm == of.algorithm,
+                    used.c.key_version == of.version,
+                ),
+            )
+        )
+        .where(is_active)
+    )
+    versions = sa.select(*key, of.archive_at_us.label("at_us")).where(
+        of.tenant_id == request.tenant,
+        of.archive_at_us.is_not(None),
+        of.sealed_seed.is_not(None),
+    )
+    deleted = sa.select(
+        rings.name.label("keyring"),
+        sa.literal("").label("algorithm"),
+        sa.literal(0).label("version"),
+        rings.destruction_at_us.label("at_us"),
+    ).where(
+        rings.tenant_id == request.tenant,
+        is_deleted,
+        rings.destruction == DestructionState.SCHEDULED,
+    )
+    return Survey(
+        _notable(connection, old, now_us),
+        _notable(connection, unused, now_us),
+        _notable(connection, sa.union_all(versions, deleted), None),
+    )
+
+
+def _notable(
+    connection: sa.Connection, query: sa.Select[Any] | sa.CompoundSelect[Any], until_us: int | None
+) -> NotableKeys:
+    """Return the number of a query's keys, and the first by time; until a time if one is given."""
+    found = query.subquery()
+    matches = sa.true() if until_us is None else found.c.at_us <= until_us
+    total = sa.select(sa.func.count(), sa.func.max(found.c.at_us)).where(matches)
+    count, newest_us = connection.execute(total).one()
+    first: Sequence[Any] = ()
+    if count:
+        order = found.c.at_us, found.c.keyring, found.c.algorithm, found.c.version
+        listed = sa.select(found).where(matches).order_by(*order).limit(MAX_SURVEYED)
+        first = connection.execute(listed).all()
+    return NotableKeys(
+        count,
+        newest_us or 0,
+        tuple(
+            NotableKey(
+                row.keyring,
+                Algorithm(row.algorithm) if row.version else None,
+                KeyVersion(row.version) if row.version else None,
+                row.at_us,
+            )
+            for row in first
+        ),
     )

@@ -17,6 +17,7 @@ def upgrade() -> None:
     _create_campaign_tables()
     _create_inventory()
     _create_approvals()
+    _create_notices()
 
 
 def _create_operators() -> None:
@@ -91,6 +92,7 @@ def _create_tenant_tables() -> None:
         sa.Column("scopes", sa.Text, nullable=True),
         sa.Column("expires_at_us", sa.BigInteger, nullable=True),
         sa.Column("allowed_addresses", sa.Text, nullable=True),
+        sa.Column("last_administered_at_us", sa.BigInteger, nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
@@ -305,7 +307,7 @@ def _create_outboxes() -> None:
         sa.Column("kind", sa.String(32), nullable=False),
         sa.Column("recipient", sa.String(254), nullable=False),
         sa.Column("inviter", sa.String(254), nullable=False),
-        sa.Column("about", sa.String(254), nullable=False),
+        sa.Column("about", sa.Text, nullable=False),
         sa.Column("salt", sa.LargeBinary(16), nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
@@ -381,4 +383,65 @@ def _create_approvals() -> None:
         sa.Column("decided_at_us", sa.BigInteger, nullable=True),
         sa.Column("outcome", sa.String(32), nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
+    )
+
+
+def _create_notices() -> None:
+    op.create_table(
+        "api_key_networks",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("network", sa.String(64), primary_key=True),
+        sa.Column("first_used_at_us", sa.BigInteger, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "version"], ["api_keys.tenant_id", "api_keys.version"]
+        ),
+    )
+    op.create_table(
+        "notices",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, nullable=False),
+        sa.Column("kind", sa.String(32), nullable=False),
+        sa.Column("subject", sa.String(128), nullable=False),
+        sa.Column("details", sa.Text, nullable=False),
+        sa.Column("level", sa.BigInteger, nullable=False),
+        sa.Column("opened_at_us", sa.BigInteger, nullable=False),
+        sa.Column("raised_at_us", sa.BigInteger, nullable=False),
+        sa.Column("dismissed_at_us", sa.BigInteger, nullable=True),
+        sa.Column("closed_at_us", sa.BigInteger, nullable=True),
+        sa.Column("mailed_at_us", sa.BigInteger, nullable=True),
+    )
+    op.create_index("ix_notices_raised", "notices", ["tenant_id", "raised_at_us"])
+    is_open = sa.text("closed_at_us IS NULL")
+    op.create_index(
+        "ix_notices_open",
+        "notices",
+        ["tenant_id", "kind", "subject"],
+        unique=True,
+        sqlite_where=is_open,
+        postgresql_where=is_open,
+    )
+    op.create_table(
+        "notice_views",
+        sa.Column("notice_id", sa.Uuid, sa.ForeignKey("notices.id"), primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), primary_key=True, index=True),
+        sa.Column("seen_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "notice_settings",
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
+        sa.Column("kind", sa.String(32), primary_key=True),
+        sa.Column("enabled", sa.Boolean, nullable=False),
+        sa.Column("days", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "notice_mail_refusals",
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), primary_key=True),
+    )
+    op.create_table(
+        "notice_checks",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("due_at_us", sa.BigInteger, nullable=False, index=True),
+        sa.Column("held_until_us", sa.BigInteger, nullable=False),
+        sa.Column("mailed_at_us", sa.BigInteger, nullable=True),
     )
