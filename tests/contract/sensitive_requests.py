@@ -55,6 +55,7 @@ class Prepared:
             "id": self.colleague,
             "version": 1,
             "name": "payments",
+            "kind": "key-old",
         }
 
     def _bodies(self) -> Mapping[str, Mapping[str, Any]]:
@@ -75,6 +76,7 @@ class Prepared:
             "rotate_api_key": {"key_id": "1"},
             "invite": {"email": "grace@example.com", "role": "viewer"},
             "change_role": {"role": "viewer"},
+            "change_notice_setting": {"enabled": False},
             "check_out": {"tier": "professional"},
             "put_rule": {"algorithms": ["Kyber768"]},
             "put_rules": {"name": "payments", "algorithms": ["Kyber768"]},

@@ -49,6 +49,8 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /inventory/external",
             "PUT /campaigns/{name}",
             "GET /usage",
+            "GET /notices",
+            "GET /notices/settings",
             "GET /audit/records",
             "GET /audit/checkpoints",
             "GET /audit/checkpoints/note",
@@ -385,6 +387,7 @@ def test_the_matrix(
         version=1,
         name="new" if method == "PUT" else KEYRING,
         source=KEYRING,
+        kind="key-old",
         id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),
     )
     caller = other if credential == "other" else _shown(where, tenant, credential)

@@ -35,6 +35,7 @@ PARTS = (
     "billing",
     "installation",
     "usage",
+    "notices",
     "audit",
 )
 WHOLE = "/api/v1/openapi.json"
