@@ -36,7 +36,7 @@ from pqkeep_protocol.audit import (
     UnattributedUses,
     UsesList,
 )
-from pqkeep_protocol.keys import DEFAULT_KEYRING, DestructionState, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import DestructionState, KeyStatus, KeyVersion
 
 Place = tuple[str, str, int]
 """Keyring, algorithm and version."""
@@ -358,7 +358,6 @@ def survey_keys(connection: sa.Connection, request: SurveyKeys, now: datetime) -
     """Return a tenant's keys that need attention: their numbers, and the first ones."""
     now_us = int(now.timestamp()) * 1_000_000
     of, rings = KEYS.c, KEYRINGS.c
-    is_deleted = sa.and_(rings.name != DEFAULT_KEYRING, rings.destruction.is_not(None))
     with_keyring = sa.outerjoin(
         KEYS, KEYRINGS, sa.and_(rings.tenant_id == of.tenant_id, rings.name == of.keyring)
     )
@@ -370,7 +369,7 @@ def survey_keys(connection: sa.Connection, request: SurveyKeys, now: datetime) -
     is_active = sa.and_(
         of.tenant_id == request.tenant,
         of.status == KeyStatus.ACTIVE,
-        sa.or_(rings.name.is_(None), ~is_deleted),
+        sa.or_(rings.name.is_(None), ~IS_DELETED),
     )
     day_us = sa.literal(DAY_US, sa.BigInteger)
     old = (
@@ -418,7 +417,7 @@ def survey_keys(connection: sa.Connection, request: SurveyKeys, now: datetime) -
         rings.destruction_at_us.label("at_us"),
     ).where(
         rings.tenant_id == request.tenant,
-        is_deleted,
+        IS_DELETED,
         rings.destruction == DestructionState.SCHEDULED,
     )
     return Survey(
