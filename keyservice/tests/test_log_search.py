@@ -61,9 +61,16 @@ ALGORITHMS = [Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, None]
 OPERATIONS = [Operation.ENCRYPT, Operation.SIGN, Operation.LIST_KEYS]
 OUTCOMES = ["success", "key-not-found", "begun", "ERR_POLICY_001", "verification-failed"]
 ADDRESSES = ["192.0.2.1", "2001:db8::1"]
+NETWORKS = {
+    "192.0.2.0/24": ADDRESSES[:1],
+    "2001:db8::/48": ADDRESSES[1:],
+    "0.0.0.0/0": ADDRESSES[:1],
+    "198.51.100.0/24": [],
+}
+"""Networks, and the addresses in them."""
 SIZE = 90
 FILTERS = (
-    *("operation", "algorithm", "key_version", "outcome", "request_id", "source_address"),
+    *("operations", "algorithm", "key_version", "outcome", "request_id", "source_address"),
     *("rule", "campaign"),
 )
 FIRST_US = 1_000_000
@@ -117,7 +124,7 @@ async def shelf(location: Location, service: InProcessService) -> AsyncIterator[
     """Write the log, with several records at each time."""
     await service.parts.store.commit([(record, None) for record in new_records()])
     location.sql("UPDATE audit_records SET recorded_at_us = ? + id / ?", FIRST_US, PER_INSTANT)
-    names = ("id", "tenant_id", *FILTERS)
+    names = ("id", "tenant_id", "operation", *FILTERS[1:])
     rows = location.sql(f"SELECT {', '.join(names)}, recorded_at_us FROM audit_records ORDER BY 1")  # noqa: S608
     engine = sa.create_engine(location.url)
     with engine.connect() as connection:
@@ -138,12 +145,19 @@ def expected(shelf: Shelf, asked: dict[str, Any]) -> list[int]:
         and (before is None or record["id"] < before)
         and (since is None or record["at"] >= since)
         and (until is None or record["at"] < until)
-        and all(
-            value is None or record[name] == value or (value == REFUSED and _is_refusal(record))
-            for name, value in named.items()
-        )
+        and all(value is None or _matches(record, name, value) for name, value in named.items())
     ]
     return ids[::-1] if asked["newest_first"] else ids
+
+
+def _matches(record: dict[str, Any], name: str, value: Any) -> bool:
+    if name == "operations":
+        return not value or record["operation"] in value
+    if value == REFUSED:
+        return _is_refusal(record)
+    return record[name] == value or (
+        name == "source_address" and record[name] in NETWORKS.get(value, ())
+    )
 
 
 def _is_refusal(record: dict[str, Any]) -> bool:
@@ -161,11 +175,13 @@ QUERIES = st.fixed_dictionaries(
         "before": _ids,
         "since_us": _times,
         "until_us": _times,
-        "operation": st.none() | st.sampled_from([*OPERATIONS, "nothing"]),
+        "operations": st.lists(
+            st.sampled_from([*OPERATIONS, Operation.ARCHIVE_KEY, "nothing"]), max_size=3
+        ).map(tuple),
         "algorithm": st.none() | st.sampled_from(Algorithm),
         "key_version": st.none() | st.integers(1, 4),
         "outcome": st.none() | st.sampled_from([*OUTCOMES, REFUSED, "nothing"]),
-        "source_address": st.none() | st.sampled_from([*ADDRESSES, "nothing"]),
+        "source_address": st.none() | st.sampled_from([*ADDRESSES, *NETWORKS, "nothing"]),
         "request_id": st.none() | st.sampled_from(["r0", "r1", "r2", "r3"]),
         "rule": st.none() | st.sampled_from(["cnsa-2.0", "eu-hybrid", "nothing"]),
         "campaign": st.none() | st.sampled_from(["to-x-wing", "nothing"]),
@@ -188,7 +204,7 @@ def test_pages_together_are_what_matches(asked: dict[str, Any], shelf: Shelf) ->
 def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
     """Each filter alone finds some records, and not all."""
     value = {
-        "operation": "sign",
+        "operations": ("sign", "encrypt"),
         "algorithm": Algorithm.ML_KEM_768,
         "key_version": KeyVersion(2),
         "outcome": "key-not-found",
@@ -257,26 +273,26 @@ async def test_a_long_stretch_without_a_match_is_an_empty_page(
         bounds: dict[str, Any] = {}
         for cursor in cursors:
             request = ListRecords(
-                tenant=tenant, operation="sign", newest_first=newest_first, **bounds
+                tenant=tenant, operations=("sign",), newest_first=newest_first, **bounds
             )
             page = await service.execute(request, attribution)
             found.append([json.loads(line)["id"] for line in page.lines])
             assert page.next == cursor
             bounds = {"before" if newest_first else "after": page.next}
         assert found == ([[size], [1]] if newest_first else [[1], [size]])
-    nothing = ListRecords(tenant=tenant, operation="wrap")
+    nothing = ListRecords(tenant=tenant, operations=("wrap",))
     page = await service.execute(nothing, attribution)
     assert (page.lines, page.next) == ((), MAX_SCANNED)
 
 
 RARE_FILTERS: list[dict[str, Any]] = [
-    {"operation": "rotate-key"},
+    {"operations": ("rotate-key",)},
     {"outcome": "key-not-found"},
-    {"operation": "encrypt", "outcome": "key-not-found"},
-    {"operation": "rotate-key", "outcome": "key-not-found"},
-    {"operation": "archive-key"},
+    {"operations": ("encrypt",), "outcome": "key-not-found"},
+    {"operations": ("rotate-key",), "outcome": "key-not-found"},
+    {"operations": ("archive-key",)},
     {"outcome": REFUSED},
-    {"operation": "encrypt", "outcome": REFUSED},
+    {"operations": ("encrypt",), "outcome": REFUSED},
     {"rule": "cnsa-2.0"},
     {"rule": "cnsa-2.0", "outcome": REFUSED},
     {"campaign": "to-x-wing"},
@@ -317,7 +333,11 @@ async def test_what_is_rare_is_found_at_once(long_log: sa.Connection) -> None:
                 for row in rows
                 if tenant == INSTALLATION or row.tenant_id == str(tenant)
                 if all(
-                    getattr(row, name) == value
+                    (
+                        row.operation in value
+                        if name == "operations"
+                        else getattr(row, name) == value
+                    )
                     or (value == REFUSED and row.outcome == "key-not-found")
                     for name, value in asked.items()
                 )
@@ -339,7 +359,7 @@ async def test_many_rare_records_are_read_in_parts(
     await service.parts.store.commit([(record, None) for record in records])
     engine = sa.create_engine(location.url)
     with engine.connect() as connection:
-        asked = ListRecords(tenant=INSTALLATION, operation="list-keys", principal="q")
+        asked = ListRecords(tenant=INSTALLATION, operations=("list-keys",), principal="q")
         page = list_records(connection, asked)
         assert (page.lines, page.next) == ((), MAX_SCANNED)
         rest = list_records(connection, structs.replace(asked, after=page.next))
@@ -405,7 +425,7 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
     plans: list[str] = []
     usual: list[dict[str, Any]] = [
         {},
-        {"operation": "sign"},
+        {"operations": ("sign",)},
         {"algorithm": Algorithm.ML_KEM_768},
         {"key_version": 7},
         {"keyring": "none"},

@@ -111,7 +111,7 @@ class Log:
         return cast("Checkpoint", (await self.ask(request)).checkpoints[0])
 
     async def conflicts(self) -> list[tuple[str, str, str]]:
-        request = ListRecords(tenant=INSTALLATION, operation="witness-conflict")
+        request = ListRecords(tenant=INSTALLATION, operations=("witness-conflict",))
         found = [msgspec.json.decode(line) for line in (await self.ask(request)).lines]
         return [(one["outcome"], one["request_id"], one["target"]) for one in found]
 

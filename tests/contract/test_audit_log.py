@@ -501,6 +501,52 @@ def test_the_whole_log_without_proofs(
         assert refused(response) == (422, UNPROCESSABLE, "after")
 
 
+def test_evidence_of_a_query(
+    operator: Caller, tenant: Caller, refused: Refused, tmp_path: Path
+) -> None:
+    """An export with filters has all matching records, verifies offline, and misses none unseen."""
+    sign(operator)
+    keys, file = tmp_path / "keys.json", tmp_path / "evidence.jsonl"
+    keys.write_bytes(operator.ask("GET", "/audit/keys").content)
+    filters: dict[str, Any]
+    for caller, filters in (
+        (tenant, {"operation": "generate-key, list-keys"}),
+        (tenant, {"source_address": "127.0.0.0/8", "page_views": "false"}),
+        (tenant, {"outcome": "refused"}),
+        (operator, {"tenant": tenant.tenant_id, "operation": "encrypt,generate-key"}),
+        (operator, {"principal": "operator"}),
+    ):
+        response = caller.ask("GET", "/audit/export", params=filters)
+        assert response.status_code == 200
+        file.write_bytes(response.content)
+        report = verify([file], keys)
+        assert report.findings == ()
+        lines = response.text.splitlines()
+        found = [
+            json.loads(line)["record"] for line in lines if line.startswith('{"type":"record"')
+        ]
+        page = caller.get("/audit/records", limit=500, **filters)
+        of_tree = [record for record in page["records"] if record["id"] <= report.portions[0].size]
+        assert found == of_tree
+        for line in [line for line in lines if line.startswith('{"type":"record"')][:2]:
+            file.write_text("\n".join(one for one in lines if one != line))
+            kinds = {(str(one.kind), one.record) for one in verify([file], keys).findings}
+            assert ("missing", json.loads(line)["record"]["id"]) in kinds
+    assert found
+    response = tenant.ask("GET", "/audit/export", params={"tenant": str(uuid4())})
+    assert refused(response)[0] == 403
+    response = operator.ask("GET", "/audit/export", params={"after": 0, "outcome": "refused"})
+    assert refused(response) == (400, UNPROCESSABLE, "after")
+    for name, wrong in (
+        ("operation", "encrypt,"),
+        ("operation", ",".join(map(str, range(65)))),
+        ("source_address", "10.0.0.0/33"),
+        ("source_address", "here/8"),
+    ):
+        response = tenant.ask("GET", "/audit/export", params={name: wrong})
+        assert refused(response) == (422, UNPROCESSABLE, name)
+
+
 def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) -> None:
     """Uses of a version are counted with the time of the last; reading the key is not a use."""
     tenant = new_tenant()

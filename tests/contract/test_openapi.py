@@ -291,6 +291,8 @@ def query_examples(operation: Any) -> dict[str, str]:
         if each.get("in") == "query"
         # The keys are in the default ones, and only the operator names a tenant.
         and each["name"] not in {"keyring", "shard", "log", "tenant"}
+        # An export has filters, or begins after a record.
+        and (each["name"], operation["operationId"]) != ("after", "export_audit_log")
     }
 
 

@@ -94,6 +94,10 @@ class Records(Result, frozen=True, kw_only=True, tag="records"):
     """The id after which the next page starts. A page can be empty and still have one."""
 
 
+MAX_OPERATIONS = 64
+"""Operations in one search."""
+
+
 class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records"):
     """List records that match every filter, by id."""
 
@@ -104,7 +108,11 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     since_us: Natural | None = None
     until_us: Natural | None = None
     """Microseconds since 1970; ``since_us`` is included, ``until_us`` is not."""
-    operation: Annotated[str, Meta(max_length=32)] | None = None
+    operations: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=32, pattern=PRINTABLE)], ...],
+        Meta(max_length=MAX_OPERATIONS),
+    ] = ()
+    """Records of any of these operations; without one, of all."""
     keyring: KeyringName | None = None
     algorithm: Algorithm | None = None
     key_version: SomeVersion | None = None
@@ -114,6 +122,7 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     """The principal as recorded, with or without an API key's name; or the name of an API key or
     operator alone."""
     source_address: Annotated[str, Meta(max_length=64)] | None = None
+    """An address as recorded, or a network such as 10.0.0.0/8."""
     request_id: Annotated[str, Meta(max_length=128)] | None = None
     page_views: bool = True
     """Whether to include ``audit_events.PAGE_VIEWS``: reads by people's portal pages."""
@@ -128,6 +137,37 @@ class Proof(Struct, frozen=True, array_like=True):
     line: bytes
     path: tuple[Digest, ...]
     """Also empty if the log is damaged and has no proof."""
+
+
+class FoundEvidence(Result, frozen=True, kw_only=True, tag="found-evidence"):
+    """Records that match a query, their proofs, and the signed statement that no other does."""
+
+    statement: bytes
+    """JSON: log, tree, tenant, query, the range of ids, and the ids of the matching records."""
+    key_version: SomeVersion
+    signature: bytes
+    """Dilithium3, by the key that signs checkpoints."""
+    proofs: tuple[Proof, ...]
+    through: Natural
+    """The last id that the statement covers. The next one starts after it."""
+
+
+class FindEvidence(Request[FoundEvidence], frozen=True, kw_only=True, tag="find-evidence"):
+    """State which records after an id match a query, in the tree of a checkpoint.
+
+    Errors: RECORD_NOT_FOUND unless a Dilithium3 checkpoint has this size.
+    """
+
+    query: ListRecords
+    """The filters and times. Its place, order and limit do not count."""
+    after: Natural
+    size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a query of another tenant, or a place after the tree."""
+        if self.query.tenant != self.tenant or self.after >= self.size:
+            raise ValueError("the query must be the tenant's, and start within the tree")
 
 
 class Proofs(Result, frozen=True, kw_only=True, tag="proofs"):
@@ -847,6 +887,7 @@ class GetMigration(Request[Migration], frozen=True, kw_only=True, tag="get-migra
 AnyAuditRequest = (
     RecordEvents
     | ListRecords
+    | FindEvidence
     | ProveRecords
     | ListCheckpoints
     | SignCheckpoint
@@ -872,6 +913,7 @@ AnyAuditRequest = (
 AnyAuditResult = (
     Recorded
     | Records
+    | FoundEvidence
     | Proofs
     | Subtrees
     | Checkpoints

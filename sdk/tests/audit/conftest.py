@@ -22,6 +22,7 @@ CONTEXT = b"pqkeep/v1/audit-checkpoint"
 ML_DSA = "Dilithium3"
 SLH_DSA = "SLH-DSA-SHA2-128s"
 TENANTS = tuple(str(UUID(int=n, version=4)) for n in (1, 2, 3))
+QUERY = {"operations": ["encrypt"], "outcome": "refused"}
 LOG_ID = str(UUID(int=100, version=4))
 
 
@@ -43,10 +44,10 @@ class Signer:
             SLH_DSA: bytes(slh_dsa_public),
         }
 
-    def sign(self, algorithm: str, text: bytes) -> bytes:
-        """Return the signature of a checkpoint."""
+    def sign(self, algorithm: str, text: bytes, context: bytes = CONTEXT) -> bytes:
+        """Return the signature of a checkpoint, or of a statement."""
         if algorithm == ML_DSA:
-            return self._ml_dsa.sign(text, CONTEXT)
+            return self._ml_dsa.sign(text, context)
         return bytes(slh_dsa_sha2_128s.sign(self._slh_dsa, text, CONTEXT))
 
     def key(self, algorithm: str = ML_DSA) -> Line:
@@ -148,6 +149,40 @@ class Log:
             *(self.line(record_id, size) for record_id in ids),
             {"type": "end", "records": len(ids)},
         ]
+
+    def statement(self, after: int, through: int, ids: list[int], /, **changes: object) -> Line:
+        """State which records of a range match a query."""
+        statement = {
+            "after": after,
+            "at": "2026-11-21T00:00:00.000000Z",
+            "ids": ids,
+            "log_id": self.log_id,
+            "query": QUERY,
+            "root": b64(self.root(len(self))),
+            "size": len(self),
+            "tenant_id": None,
+            "through": through,
+        } | changes
+        text = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        context = b"pqkeep/v1/audit-statement"
+        signature = self.signer.sign(ML_DSA, b"%b\n%b\n" % (context, text.encode()), context)
+        return {
+            "type": "statement",
+            "statement": copy.deepcopy(statement),
+            "algorithm": ML_DSA,
+            "key_version": self.signer.version,
+            "signature": b64(signature),
+        }
+
+    def evidence(self, *parts: tuple[int, list[int]]) -> list[Line]:
+        """Return evidence with statements up to an id, each with its records."""
+        header, key, checkpoint, *_ = self.export()
+        lines, after = [{**header, "format": "pqkeep/v1/audit-evidence"}, key, checkpoint], 0
+        for through, ids in parts:
+            lines.append(self.statement(after, through, ids))
+            lines.extend(self.line(id_, len(self)) for id_ in ids)
+            after = through
+        return [*lines, {"type": "end", "records": sum(len(ids) for _, ids in parts)}]
 
     def unproven(self, *more: Line, size: int | None = None, after: int = 0) -> list[Line]:
         """Return the lines of an export without proofs, after some of the records."""

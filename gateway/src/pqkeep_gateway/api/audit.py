@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
@@ -81,7 +80,7 @@ from pqkeep_gateway.http.endpoint import (
     Response,
 )
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import forbidden, not_found
+from pqkeep_gateway.http.errors import forbidden, invalid, not_found
 from pqkeep_gateway.http.field import Field
 from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.shards import ShardNotFoundError, Shards
@@ -99,6 +98,11 @@ from pqkeep_protocol.audit import (
 )
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
+_FILTERS = (
+    *(FROM, TO, OPERATION, KEYRING, ALGORITHM, KEY_VERSION, OUTCOME, PRINCIPAL),
+    *(SOURCE_ADDRESS, REQUEST_ID, RULE, CAMPAIGN, TENANT, PAGE_VIEWS),
+)
+
 
 def endpoints(
     shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: SqlTenants
@@ -111,9 +115,7 @@ def endpoints(
             "list_audit_records",
             audit.list_records,
             RECORDS,
-            *(AFTER, BEFORE, ORDER, FROM, TO, OPERATION, KEYRING, ALGORITHM, KEY_VERSION),
-            *(OUTCOME, PRINCIPAL, SOURCE_ADDRESS, REQUEST_ID, RULE, CAMPAIGN, TENANT),
-            *(PAGE_VIEWS, RECORDS_LIMIT),
+            *(AFTER, BEFORE, ORDER, *_FILTERS, RECORDS_LIMIT),
         ),
         _reading("/audit/records/{id}/proof", "prove_audit_record", audit.prove, PROOF, RECORD_ID),
         _reading(
@@ -159,7 +161,7 @@ def endpoints(
             "export_audit_log",
             audit.export,
             None,
-            EXPORTED_AFTER,
+            *(EXPORTED_AFTER, *_FILTERS),
             content_type=JSON_LINES,
         ),
     )
@@ -206,28 +208,14 @@ class _Audit:
         An empty page can still have a `next`. The records of a tenant that moved between shards are
         in several logs. They are listed by time, and the response has `logs`.
         """
-        tenant = await self._named_tenant(call)
-        principal = await self._named_principal(call)
-        logs = await self._logs.all(call, tenant)
+        query = await self._query(call)
+        logs = await self._logs.all(call, query.tenant)
         newest_first = call[ORDER] is Order.DESCENDING
-        request = ListRecords(
-            tenant=tenant,
+        request = msgspec.structs.replace(
+            query,
             after=after_in(call[AFTER], 0),
             before=before_in(call[BEFORE], 0),
             newest_first=newest_first,
-            since_us=call[FROM],
-            until_us=call[TO],
-            operation=call[OPERATION],
-            keyring=call[KEYRING],
-            algorithm=call[ALGORITHM],
-            key_version=call[KEY_VERSION],
-            outcome=call[OUTCOME],
-            principal=principal,
-            source_address=_canonical(call[SOURCE_ADDRESS]),
-            request_id=call[REQUEST_ID],
-            rule=call[RULE],
-            campaign=call[CAMPAIGN],
-            page_views=call[PAGE_VIEWS],
             limit=call[RECORDS_LIMIT],
         )
         if len(logs) == 1:
@@ -249,6 +237,27 @@ class _Audit:
         found = merged(pages, begin, newest_first=newest_first, limit=request.limit)
         return RecordsData(
             records=found.records, next=found.next, logs=tuple(ids[log] for log in found.logs)
+        )
+
+    async def _query(self, call: ApiCall) -> ListRecords:
+        """Return the query of a request's filters."""
+        tenant, principal = await self._named_tenant(call), await self._named_principal(call)
+        operations = call[OPERATION]
+        return ListRecords(
+            tenant=tenant,
+            since_us=call[FROM],
+            until_us=call[TO],
+            operations=() if operations is None else operations,
+            keyring=call[KEYRING],
+            algorithm=call[ALGORITHM],
+            key_version=call[KEY_VERSION],
+            outcome=call[OUTCOME],
+            principal=principal,
+            source_address=call[SOURCE_ADDRESS],
+            request_id=call[REQUEST_ID],
+            rule=call[RULE],
+            campaign=call[CAMPAIGN],
+            page_views=call[PAGE_VIEWS],
         )
 
     async def _named_tenant(self, call: ApiCall) -> TenantId:
@@ -390,17 +399,25 @@ class _Audit:
         each log follows the other. With `after`, an operator gets records without proofs. The first
         line then has the subtrees of the Merkle tree up to there. The response uses gzip if the
         client accepts it.
+
+        With a filter, the export is evidence: the matching records with their proofs, and signed
+        statements that no other record up to the checkpoint matches.
         """
-        tenant, logs, beyond = _tenant_of(call), await self._logs.all(call), call[EXPORTED_AFTER]
-        if beyond is not None and tenant != INSTALLATION:
+        query, beyond = await self._query(call), call[EXPORTED_AFTER]
+        tenant, logs = query.tenant, await self._logs.all(call, query.tenant)
+        is_evidence = query != ListRecords(tenant=tenant)
+        if beyond is not None and _tenant_of(call) != INSTALLATION:
             raise forbidden("only an operator may send after, which exports the whole log")
-        await self._exports.count(tenant)
+        if beyond is not None and (is_evidence or tenant != INSTALLATION):
+            raise invalid("after exports the whole log; leave out the filters", EXPORTED_AFTER.name)
+        await self._exports.count(_tenant_of(call))
         began_us = time.time_ns() // 1000  # every checkpoint kept before this time is searched
-        exports = [AuditExport(log, tenant, beyond) for log in logs]
+        chosen = query if is_evidence else None
+        exports = [AuditExport(log, tenant, beyond, chosen) for log in logs]
         heads = [await export.head(began_us) for export in exports]
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            with self._exports.run(tenant):
+            with self._exports.run(_tenant_of(call)):
                 for export, (size, head) in zip(exports, heads, strict=True):
                     yield head
                     async with aclosing(export.after_head(size)) as lines:
@@ -408,14 +425,6 @@ class _Audit:
                             yield line
 
         return JsonLines(f"pqkeep-audit-{heads[-1][0]}.jsonl", chunks())
-
-
-def _canonical(address: str | None) -> str | None:
-    """Return an address in the form that records have."""
-    try:
-        return str(ip_address(address)) if address else None
-    except ValueError:
-        return address
 
 
 def _tenant_of(call: ApiCall) -> TenantId:

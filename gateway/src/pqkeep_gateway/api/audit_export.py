@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -16,6 +16,8 @@ from pqkeep_protocol.audit import (
     MAX_PAGE,
     Checkpoint,
     ExportRecords,
+    FindEvidence,
+    FoundEvidence,
     GetSubtrees,
     ListAuditKeys,
     ListCheckpoints,
@@ -32,6 +34,7 @@ from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 FORMAT = "pqkeep/v1/audit-export"
 FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"
+FORMAT_OF_EVIDENCE = "pqkeep/v1/audit-evidence"
 EXPORTED_AT_ONCE = MAX_PAGE
 """Records with proofs in one request to the key service."""
 
@@ -44,13 +47,17 @@ _ENCODER = msgspec.json.Encoder()
 class AuditExport:
     """The records of one tenant, or of all tenants, in one log up to a signed checkpoint.
 
-    With ``beyond``: the records of all tenants after that id, without proofs.
+    With ``beyond``: the records of all tenants after that id, without proofs. With ``query``: its
+    records, with the key service's signed statements that no other record matches.
     """
 
-    def __init__(self, log: AuditLog, tenant: TenantId, beyond: int | None) -> None:
+    def __init__(
+        self, log: AuditLog, tenant: TenantId, beyond: int | None, query: ListRecords | None = None
+    ) -> None:
         self._log = log
         self._tenant = tenant
         self._beyond = beyond
+        self._query = query
         self._cosigned: Sequence[Checkpoint] = ()
         """The newest checkpoints of witnesses, after ``head``."""
 
@@ -65,7 +72,7 @@ class AuditExport:
             for cosigned in (await self._log.ask(witnessed)).checkpoints
             if cosigned.size <= checkpoint.size
         ]
-        form: dict[str, Any] = {"format": FORMAT}
+        form: dict[str, Any] = {"format": FORMAT if self._query is None else FORMAT_OF_EVIDENCE}
         if self._beyond is not None:
             if self._beyond > checkpoint.size:
                 raise not_found("no such record, or no checkpoint covers it yet", "after")
@@ -80,9 +87,9 @@ class AuditExport:
         yield await self._successions(size)
         count = 0
         async with aclosing(self._records(size)) as pages:
-            async for lines in pages:
-                count += len(lines)
-                yield b"".join(lines)
+            async for page in pages:
+                count += len(page.records)
+                yield b"".join((page.statement, *page.records))
         request = ListRecords(tenant=self._tenant, newest_first=True, limit=1)
         newest = await self._log.ask(request)
         last = record(newest.lines[0]).id if newest.lines else 0
@@ -114,10 +121,36 @@ class AuditExport:
             lines.append(await self._consistency(first, size))
         return b"".join(lines)
 
-    def _records(self, size: int) -> AsyncGenerator[list[bytes], None]:
+    def _records(self, size: int) -> AsyncGenerator["_Lines", None]:
+        if self._query is not None:
+            return self._found(self._query, size)
         return self._proven(size) if self._beyond is None else self._unproven(self._beyond, size)
 
-    async def _proven(self, size: int) -> AsyncGenerator[list[bytes], None]:
+    async def _found(self, query: ListRecords, size: int) -> AsyncGenerator["_Lines", None]:
+        """Yield statements on the records that match a query, each with its records."""
+        if not size:
+            return
+        first = FindEvidence(
+            tenant=self._tenant, query=query, after=0, size=size, limit=EXPORTED_AT_ONCE
+        )
+
+        def following(page: FoundEvidence) -> FindEvidence | None:
+            if page.through >= size:
+                return None
+            return msgspec.structs.replace(first, after=page.through)
+
+        async with aclosing(self._log.pages(first, following)) as pages:
+            async for page in pages:
+                statement = _line(
+                    type="statement",
+                    statement=Raw(page.statement),
+                    algorithm=Algorithm.ML_DSA_65,
+                    key_version=page.key_version,
+                    signature=base64(page.signature),
+                )
+                yield _Lines([_proof("record", proof) for proof in page.proofs], statement)
+
+    async def _proven(self, size: int) -> AsyncGenerator["_Lines", None]:
         """Yield the lines of records with their proofs."""
         first = ProveRecords(tenant=self._tenant, after=0, size=size, limit=EXPORTED_AT_ONCE)
 
@@ -128,9 +161,9 @@ class AuditExport:
 
         async with aclosing(self._log.pages(first, following)) as pages:
             async for page in pages:
-                yield [_proof("record", proof) for proof in page.proofs]
+                yield _Lines([_proof("record", proof) for proof in page.proofs])
 
-    async def _unproven(self, after: int, size: int) -> AsyncGenerator[list[bytes], None]:
+    async def _unproven(self, after: int, size: int) -> AsyncGenerator["_Lines", None]:
         """Yield the lines of all records after an id, without proofs."""
         if after == size:
             return
@@ -145,7 +178,15 @@ class AuditExport:
 
         async with aclosing(self._log.pages(first, following)) as pages:
             async for page in pages:
-                yield [b'{"type":"record","record":%b}\n' % line for line in page.lines]
+                yield _Lines([b'{"type":"record","record":%b}\n' % line for line in page.lines])
+
+
+class _Lines(NamedTuple):
+    """The lines of a page."""
+
+    records: Sequence[bytes]
+    statement: bytes = b""
+    """The line before the records."""
 
 
 def _head(

@@ -1,12 +1,15 @@
 """The request fields of the audit log: filters, pages and logs."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import cast
+from ipaddress import ip_address, ip_network
+from typing import TypeVar, cast
 
 from pqkeep_gateway.api.audit_pages import place_field
 from pqkeep_gateway.api.key_fields import keyring_field, recorded_name_field, shard_field
 from pqkeep_gateway.http.field import (
     Field,
+    InvalidValueError,
     boolean_field,
     choice_field,
     integer_field,
@@ -17,7 +20,7 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.storage.tenants import MAX_NAME
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import MAX_PAGE, REFUSED
+from pqkeep_protocol.audit import MAX_OPERATIONS, MAX_PAGE, REFUSED
 from pqkeep_protocol.keys import DEFAULT_SHARD, MAX_KEY_VERSION, KeyVersion
 
 _SIGNING_ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
@@ -27,6 +30,9 @@ _MAX_ADDRESS = 64
 _MAX_REQUEST_ID = 128
 _DEFAULT_LIMIT = 100
 _MAX_CHECKPOINTS = 100
+
+
+T = TypeVar("T")
 
 
 class Order(StrEnum):
@@ -48,6 +54,38 @@ def _limit(at_most: int) -> Field[int]:
     return field.or_default(default)
 
 
+def _parsed(field: Field[str], read: Callable[[str], T]) -> Field[T]:
+    """Return a text field whose value is read further. ``read`` raises InvalidValueError."""
+    return Field(
+        name=field.name,
+        description=field.description,
+        schema=field.schema,
+        example=field.example,
+        parse=lambda value: read(field.parse(value)),
+    )
+
+
+def _operations(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if len(names) > MAX_OPERATIONS or not all(0 < len(name) <= _MAX_TEXT for name in names):
+        raise InvalidValueError(f"must be at most {MAX_OPERATIONS} names with commas between them")
+    return names
+
+
+def _source(text: str) -> str:
+    """Return an address or a network in the form that records have."""
+    try:
+        if "/" in text:
+            return str(ip_network(text, strict=False))
+        return str(ip_address(text))
+    except ValueError:
+        if "/" in text:
+            raise InvalidValueError(
+                "must be an address, or a network such as 192.0.2.0/24"
+            ) from None
+        return text
+
+
 AFTER = place_field("after", "Only entries after this id or `next`.", 0).optional()
 BEFORE = place_field("before", "Only entries before this id or `next`.", 100).optional()
 ORDER = choice_field(
@@ -55,7 +93,15 @@ ORDER = choice_field(
 ).or_default(Order.ASCENDING)
 FROM = time_field("from", "Only records from this time on.", "2026-01-31T12:00:00Z").optional()
 TO = time_field("to", "Only records before this time.", "2026-02-01T00:00:00Z").optional()
-OPERATION = text_field("operation", "Only this operation.", "encrypt", at_most=_MAX_TEXT).optional()
+OPERATION = _parsed(
+    text_field(
+        "operation",
+        "Only this operation, or one of several with commas between them.",
+        "encrypt",
+        at_most=MAX_OPERATIONS * (_MAX_TEXT + 1),
+    ),
+    _operations,
+).optional()
 OUTCOME = text_field(
     "outcome",
     f"Only this outcome; `{REFUSED}` matches every refusal.",
@@ -70,8 +116,14 @@ PRINCIPAL = text_field(
     "api-key:1",
     at_most=MAX_EMAIL,
 ).optional()
-SOURCE_ADDRESS = text_field(
-    "source_address", "Only requests from this address.", "192.0.2.1", at_most=_MAX_ADDRESS
+SOURCE_ADDRESS = _parsed(
+    text_field(
+        "source_address",
+        "Only requests from this address, or from this network, such as `192.0.2.0/24`.",
+        "192.0.2.1",
+        at_most=_MAX_ADDRESS,
+    ),
+    _source,
 ).optional()
 TENANT = text_field(
     "tenant",

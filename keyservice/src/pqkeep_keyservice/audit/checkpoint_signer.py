@@ -25,7 +25,7 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.keys import INSTALLATION, KeyVersion
 from pqkeep_protocol.messages import Attribution, GenerateKey
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
@@ -33,6 +33,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 CONTEXT = b"pqkeep/v1/audit-checkpoint"
+STATEMENT_CONTEXT = b"pqkeep/v1/audit-statement"
 ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 SECONDS = 1.0
 RECORDS = 1_000
@@ -174,6 +175,18 @@ class CheckpointSigner:
             await self._store.add_checkpoint(checkpoint)
             self.count += 1
         return checkpoint
+
+    async def sign_statement(self, statement: bytes) -> tuple[KeyVersion, bytes]:
+        """Sign a statement about records. Return the key version and the signature.
+
+        Its context differs from that of checkpoints. Raises KeyServiceError.
+        """
+        entry = await self._active_key(Algorithm.ML_DSA_65)
+        text = b"%b\n%b\n" % (STATEMENT_CONTEXT, statement)
+        signature = await self._executors[Algorithm.ML_DSA_65].sign(
+            INSTALLATION, entry, Message(text, STATEMENT_CONTEXT), _deadline()
+        )
+        return entry.info.version, signature
 
     async def _active_key(self, algorithm: Algorithm) -> KeyEntry:
         versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TypeVar, TypeVarTuple, assert_never
 
+import msgspec
 import sqlalchemy as sa
 
 from pqkeep_keyservice import clock
@@ -21,6 +22,7 @@ from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.campaigns import find_migration
+from pqkeep_keyservice.ledger.evidence import find_evidence, statement_text
 from pqkeep_keyservice.ledger.key_usage import (
     find_key_usage,
     find_operation_counts,
@@ -64,7 +66,9 @@ from pqkeep_protocol.audit import (
     DeniedUses,
     EventRefusal,
     ExportRecords,
+    FindEvidence,
     FindKeyrings,
+    FoundEvidence,
     FoundKeyrings,
     GetMigration,
     GetNote,
@@ -83,6 +87,7 @@ from pqkeep_protocol.audit import (
     NewCheckpoint,
     Note,
     PreviewRules,
+    Proof,
     Proofs,
     ProveConsistency,
     ProveRecords,
@@ -117,6 +122,8 @@ SEARCHES = 2
 """Searches that run at once, at most one per tenant."""
 MAX_WAITING = 64
 """Searches that may wait, over all tenants; see FairQueue."""
+EVIDENCE_SECONDS = 1.0
+"""The time after which a statement is signed about the records that were read."""
 WAIT_SECONDS = 10.0
 """The time after which the gateway has given up."""
 
@@ -178,6 +185,8 @@ class AuditService:
             case ListRecords():
                 page = await self._search(request.tenant, search.list_records, request)
                 return Records(lines=page.lines, next=page.next)
+            case FindEvidence():
+                return await self._evidence(request)
             case ProveRecords():
                 proofs = await self._search(request.tenant, search.prove_records, request)
                 return Proofs(proofs=proofs)
@@ -260,6 +269,37 @@ class AuditService:
             return await self._store.database.query(function, *arguments)
         finally:
             self._searches.release(tenant, search)
+
+    async def _evidence(self, request: FindEvidence) -> FoundEvidence:
+        """State which records match a query, and sign the statement.
+
+        It covers as many records as can be read in EVIDENCE_SECONDS.
+        """
+        ids: list[int] = []
+        proofs: list[Proof] = []
+        part = request
+        until = asyncio.get_running_loop().time() + EVIDENCE_SECONDS
+        while True:
+            page = await self._search(request.tenant, find_evidence, part)
+            ids.extend(page.ids)
+            proofs.extend(page.proofs)
+            left = request.limit - len(ids)
+            if (
+                not left
+                or page.through == request.size
+                or until < asyncio.get_running_loop().time()
+            ):
+                break
+            part = msgspec.structs.replace(part, after=page.through, limit=left)
+        statement = statement_text(request, page.checkpoint, ids, page.through)
+        version, signature = await self._checkpoint_signer.sign_statement(statement)
+        return FoundEvidence(
+            statement=statement,
+            key_version=version,
+            signature=signature,
+            proofs=tuple(proofs),
+            through=page.through,
+        )
 
     async def _record(self, request: RecordEvents) -> Recorded:
         newest_us, now_us = self._store.recorded_at_us, clock.now_us()

@@ -113,6 +113,16 @@ def find_newest_checkpoint(connection: sa.Connection, algorithm: Algorithm) -> C
     return _checkpoint(rows[0]) if rows else None
 
 
+def find_checkpoint(connection: sa.Connection, size: int) -> Checkpoint | None:
+    """Return the Dilithium3 checkpoint of a size."""
+    columns = AUDIT_CHECKPOINTS.c
+    query = sa.select(AUDIT_CHECKPOINTS).where(
+        columns.size == size, columns.algorithm == Algorithm.ML_DSA_65.value
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _checkpoint(row)
+
+
 def newest_checkpoints(connection: sa.Connection) -> tuple[Checkpoint, ...]:
     """Return the newest checkpoint of each algorithm that has one."""
     newest = map(_checkpoint, connection.execute(_NEWEST_OF_EACH))

@@ -4,7 +4,8 @@ Ids grow by one, and so do a tenant's numbers, in the same order. So a part of t
 either. Rare kinds of records have their own indexes: see RARE in schema.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -76,7 +77,15 @@ def window(connection: sa.Connection, request: ListRecords) -> Window:
     of_ids = ids.is_in(_COLUMNS.id)
     part = positions.part(newest_first=request.newest_first)
     if part != positions and (rare := _rare(request)):
-        beyond = _following(connection, request, (*rare, *of_ids), _COLUMNS.id, MAX_SCANNED)
+        kinds = _kinds(request, rare)
+        each = MAX_SCANNED // len(kinds)
+        following = [
+            id_
+            for kind in kinds
+            if (id_ := _following(connection, request, (*kind, *of_ids), _COLUMNS.id, each))
+        ]
+        nearest = max if request.newest_first else min
+        beyond = nearest(following, default=None)
         of_part = (*rare, *of_ids)
         if beyond is not None:
             read = Span(beyond + 1, ids.end) if request.newest_first else Span(ids.first, beyond)
@@ -140,13 +149,25 @@ def _rare(request: ListRecords) -> tuple[Condition, ...]:
         return RARE["rule"], _COLUMNS.rule == request.rule
     if request.campaign is not None:
         return RARE["campaign"], _COLUMNS.campaign == request.campaign
-    if request.operation is not None and request.operation not in COMMON_OPERATIONS:
-        return RARE["operation"], _COLUMNS.operation == request.operation
+    if request.operations and not set(request.operations).intersection(COMMON_OPERATIONS):
+        return RARE["operation"], _is_any(_COLUMNS.operation, request.operations)
     if request.outcome == REFUSED:
         return (RARE["refused"],)
     if request.outcome is not None and request.outcome != Outcome.SUCCESS:
         return RARE["outcome"], _COLUMNS.outcome == request.outcome
     return ()
+
+
+def _kinds(request: ListRecords, rare: tuple[Condition, ...]) -> Sequence[tuple[Condition, ...]]:
+    """Return the condition of ``_rare``, divided by operation: each follows the index's order."""
+    if len(request.operations) < 2 or rare[0] is not RARE["operation"]:  # noqa: PLR2004
+        return [rare]
+    return [(rare[0], _COLUMNS.operation == operation) for operation in request.operations]
+
+
+def _is_any(column: sa.ColumnElement[str], values: Sequence[str]) -> Condition:
+    """Return the condition for one of some values."""
+    return column == values[0] if len(values) == 1 else column.in_(values)
 
 
 def _following(
@@ -196,32 +217,72 @@ def list_records(
     connection: sa.Connection, request: ListRecords, formats: Formats = FORMATS
 ) -> Page:
     """Return the matching records among the next MAX_SCANNED ones."""
+    rows, place = search_rows(connection, request, formats)
+    return Page(tuple(record_text(row, formats) for row in rows), place)
+
+
+def search_rows(
+    connection: sa.Connection, request: ListRecords, formats: Formats
+) -> tuple[Sequence[Row], int | None]:
+    """Return the rows of a page, and the id after which the next page starts."""
     read = window(connection, request)
-    columns = AUDIT_RECORDS.c
-    filters = {
-        columns.operation: request.operation,
-        columns.keyring: request.keyring,
-        columns.algorithm: request.algorithm,
-        columns.key_version: request.key_version,
-        columns.outcome: None if request.outcome == REFUSED else request.outcome,
-        columns.source_address: request.source_address,
-        columns.request_id: request.request_id,
-        columns.rule: request.rule,
-        columns.campaign: request.campaign,
-    }
     query = (
         sa.select(AUDIT_RECORDS)
-        .where(*read.conditions, has_format(formats))
-        .where(*(column == value for column, value in filters.items() if value is not None))
-        .where(*((RARE["refused"],) if request.outcome == REFUSED else ()))
-        .where(*by_principal(columns.principal, request.principal))
-        .where(*(() if request.page_views else (_excludes_page_views(),)))
+        .where(*read.conditions, *_filters(connection, request, read), has_format(formats))
         .order_by(read.order)
         .limit(request.limit + 1)
     )
     rows = list(map(Row._make, connection.execute(query).all()))
-    lines = tuple(record_text(row, formats) for row in rows[: request.limit])
-    return Page(lines, rows[request.limit - 1].id if len(rows) > request.limit else read.next)
+    is_cut = len(rows) > request.limit
+    return rows[: request.limit], rows[request.limit - 1].id if is_cut else read.next
+
+
+def _filters(connection: sa.Connection, request: ListRecords, read: Window) -> Iterator[Condition]:
+    """Yield the conditions for the filters of a request."""
+    columns = AUDIT_RECORDS.c
+    filters = {
+        columns.keyring: request.keyring,
+        columns.algorithm: request.algorithm,
+        columns.key_version: request.key_version,
+        columns.outcome: None if request.outcome == REFUSED else request.outcome,
+        columns.request_id: request.request_id,
+        columns.rule: request.rule,
+        columns.campaign: request.campaign,
+    }
+    yield from (column == value for column, value in filters.items() if value is not None)
+    if request.operations:
+        yield _is_any(columns.operation, request.operations)
+    if request.source_address is not None:
+        yield _comes_from(connection, request.source_address, read)
+    if request.outcome == REFUSED:
+        yield RARE["refused"]
+    yield from by_principal(columns.principal, request.principal)
+    if not request.page_views:
+        yield _excludes_page_views()
+
+
+def _comes_from(connection: sa.Connection, source: str, read: Window) -> Condition:
+    """Return the condition for a source address, or for the addresses of a network.
+
+    The addresses of a network are those that the part of the log has. Addresses are texts, and the
+    text of an IPv6 address does not begin like its network.
+    """
+    column = AUDIT_RECORDS.c.source_address
+    try:
+        network = ip_network(source, strict=False)
+    except ValueError:
+        return column == source
+    if "/" not in source:
+        return column == source
+    recorded = connection.execute(sa.select(column).where(*read.conditions).distinct()).scalars()
+    return column.in_([address for address in recorded if _is_in(address, network)])
+
+
+def _is_in(address: str, network: IPv4Network | IPv6Network) -> bool:
+    try:
+        return ip_address(address) in network
+    except ValueError:  # a record of no request has no address
+        return False
 
 
 def prove_records(
@@ -268,8 +329,14 @@ def _prove(
 ) -> tuple[Proof, ...]:
     query = sa.select(AUDIT_RECORDS).where(*conditions, has_format(formats))
     selected = connection.execute(query.order_by(order).limit(limit)).all()
+    return proofs_of(connection, map(Row._make, selected), size, formats)
+
+
+def proofs_of(
+    connection: sa.Connection, rows: Iterable[Row], size: int, formats: Formats
+) -> tuple[Proof, ...]:
+    """Return rows with their inclusion proofs in the tree of the first ``size`` records."""
     prove = inclusion_prover(size, subtrees(connection, formats))
-    rows = map(Row._make, selected)
     return tuple(Proof(record_text(row, formats), _path(prove, row.id - 1)) for row in rows)
 
 

@@ -167,7 +167,9 @@ def _unconnected(
     """Report a checkpoint that the export does not confirm. Return a note if that is not an error."""
     place = evidence.trees[tree][0].place
     checkpoint = f"{place}: the checkpoint of size {tree.size}"
-    is_compared = result.portion.tenant_id is None and tree.size >= result.portion.after
+    portion = result.portion
+    is_whole = portion.tenant_id is None and portion.query is None
+    is_compared = is_whole and tree.size >= portion.after
     if is_compared and tree.size <= head.size:
         # Only a whole export that is damaged does not answer this.
         return f"{checkpoint} was not compared: the export's records do not hold"

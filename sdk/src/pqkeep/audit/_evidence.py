@@ -16,8 +16,10 @@ from typing import NamedTuple
 from pqkeep.audit._files import Located
 from pqkeep.audit._statements import (
     CHECKPOINT_CONTEXT,
+    STATEMENT_CONTEXT,
     Checkpoint,
     Consistency,
+    Found,
     Header,
     Key,
     Newer,
@@ -30,19 +32,20 @@ from pqkeep.verification import verify
 SIGNATURE_SIZES: Mapping[str, int] = {"Dilithium3": 3309, "SLH-DSA-SHA2-128s": 7856}
 
 
-def is_signed_by(checkpoint: Checkpoint, key: Key) -> bool:
-    """Return True if the key made a checkpoint's signature.
+def is_signed_by(signed: Checkpoint | Found, key: Key) -> bool:
+    """Return True if the key made the signature of a checkpoint or a statement.
 
     Raises ImportError if the algorithm's library is not installed.
     """
-    if len(checkpoint.signature) != SIGNATURE_SIZES[checkpoint.algorithm]:
+    if len(signed.signature) != SIGNATURE_SIZES[signed.algorithm]:
         return False
+    is_checkpoint = isinstance(signed, Checkpoint)
     return verify(
-        checkpoint.signed_text(),
-        checkpoint.signature,
+        signed.signed_text(),
+        signed.signature,
         public_key=key.public_key,
-        algorithm=checkpoint.algorithm,
-        context=CHECKPOINT_CONTEXT,
+        algorithm=signed.algorithm,
+        context=CHECKPOINT_CONTEXT if is_checkpoint else STATEMENT_CONTEXT,
     )
 
 
@@ -251,28 +254,36 @@ def _compare_keys(evidence: Evidence, located: Iterable[Located], findings: Find
             )
 
 
+def check_signature(
+    evidence: Evidence, place: Place, signed: Checkpoint | Found, what: str, findings: Findings
+) -> bool:
+    """Return True if a key of the log signed it. Report it otherwise, as ``what``."""
+    name = (signed.algorithm, signed.version)
+    key = evidence.keys.get(name)
+    if key is None:
+        message = f"no key {_named(name)} to verify {what} with"
+        findings.add(Kind.UNKNOWN_KEY, message, place)
+        return False
+    if not is_signed_by(signed, key):
+        message = f"{what} is not what key {_named(name)} signed"
+        findings.add(Kind.BAD_SIGNATURE, message, place)
+        return False
+    lineage, log_id = evidence.lineage, signed.log_id
+    if lineage is None or log_id not in lineage.logs or not lineage.signs(log_id, signed.version):
+        message = f"key {_named(name)} is not one of log {log_id}"
+        findings.add(Kind.UNKNOWN_KEY, message, place)
+        return False
+    evidence.used[name] = key
+    return True
+
+
 def _add_checkpoint(
     evidence: Evidence, place: Place, checkpoint: Checkpoint, findings: Findings
 ) -> None:
-    name = (checkpoint.algorithm, checkpoint.version)
-    key = evidence.keys.get(name)
-    if key is None:
-        message = f"no key {_named(name)} to verify the checkpoint of size {checkpoint.size} with"
-        findings.add(Kind.UNKNOWN_KEY, message, place)
-        return
-    if not is_signed_by(checkpoint, key):
-        findings.add(
-            Kind.BAD_SIGNATURE,
-            f"the checkpoint of size {checkpoint.size} is not what key {_named(name)} signed",
-            place,
-        )
-        return
+    what = f"the checkpoint of size {checkpoint.size}"
     lineage, log_id = evidence.lineage, checkpoint.log_id
-    if lineage is None or not lineage.signs(log_id, checkpoint.version):
-        message = f"key {_named(name)} is not one of log {log_id}"
-        findings.add(Kind.UNKNOWN_KEY, message, place)
+    if not check_signature(evidence, place, checkpoint, what, findings) or lineage is None:
         return
-    evidence.used[name] = key
     tree = SignedTree(checkpoint.size, checkpoint.root)
     is_lost = tree.size > lineage.inherited(log_id)
     sizes = evidence.lost.setdefault(log_id, {}) if is_lost else evidence.sizes

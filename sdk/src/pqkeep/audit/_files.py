@@ -15,6 +15,7 @@ from pqkeep.audit._formats import Formats, MalformedError, NoJsonError, parse
 from pqkeep.audit._statements import (
     End,
     Entry,
+    Found,
     Header,
     Newer,
     Statement,
@@ -24,13 +25,13 @@ from pqkeep.audit._statements import (
 )
 from pqkeep.audit.report import Findings, Kind, Place
 
-NotSaved = Header | Entry | Succession | Newer | End
+NotSaved = Header | Entry | Found | Succession | Newer | End
 """Statements that only exports have."""
 LONGEST_LINE = 16 * 1024 * 1024
 _RECORD = b'{"type":"record"'
-"""The beginning of a record's line, as the service writes it. The first pass over an export
-searches for this text only.
-"""
+"""The beginning of a record's line, as the service writes it."""
+_STREAMED = (_RECORD, b'{"type":"statement"')
+"""The beginnings of the lines that the first pass over an export leaves out."""
 
 
 _EXPORT = b'{"type":"export"'
@@ -146,7 +147,7 @@ def _log_of(text: bytes) -> str | None:
 
 
 def statements(source: Source, findings: Findings) -> Iterator[Located]:
-    """Yield all statements except an export's records. ``export_lines`` yields those."""
+    """Yield all statements except an export's records and evidence: see ``export_lines``."""
     return (
         _export_statements(source, findings)
         if source.is_export
@@ -161,14 +162,15 @@ def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
         try:
             yield Line(place, read_line(parse(_whole(text)), source.formats))
         except MalformedError as error:
-            if text.startswith(_RECORD):
+            if text.startswith(_STREAMED):
                 _refuse(findings, error, place)
+            if text.startswith(_RECORD):
                 yield Line(place, None)
 
 
 def _export_statements(source: Source, findings: Findings) -> Iterator[Located]:
     for line, text in source.lines():
-        if text.startswith(_RECORD):
+        if text.startswith(_STREAMED):
             continue
         place = source.place(line)
         try:
@@ -176,7 +178,7 @@ def _export_statements(source: Source, findings: Findings) -> Iterator[Located]:
         except MalformedError as error:
             _refuse(findings, error, place)
         else:
-            if not isinstance(statement, Entry):
+            if not isinstance(statement, Entry | Found):
                 yield Located(place, statement)
 
 

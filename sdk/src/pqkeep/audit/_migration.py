@@ -548,6 +548,9 @@ class _Claims:
         tally, inventory = self._tally, parts[INVENTORY]
         if not tally.logs:
             return
+        exported = str(self._folder / EXPORT)
+        if any(part.query is not None and part.file == exported for part in report.portions):
+            check.fail(Kind.MISSING, EXPORT, "it has the records of a query, and not all")
         if self._manifest.get("tenant_id") != tally.tenant:
             message = "it names another tenant than the export"
             check.fail(Kind.ANOTHER_TENANT, MANIFEST, message)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 from pqkeep.audit._formats import (
@@ -26,7 +27,11 @@ from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
 FORMAT = "pqkeep/v1/audit-export"
 FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"
+FORMAT_OF_EVIDENCE = "pqkeep/v1/audit-evidence"
 CHECKPOINT_CONTEXT = b"pqkeep/v1/audit-checkpoint"
+STATEMENT_CONTEXT = b"pqkeep/v1/audit-statement"
+MOST_FOUND = 10_000
+"""Records in one statement of evidence."""
 SUCCESSION = "continue-log"
 INSTALLATION = "00000000-0000-0000-0000-000000000000"
 LONGEST_PATH = 2 * 63
@@ -51,6 +56,8 @@ class Header:
     subtrees: tuple[bytes, ...] = ()
     """The hashes of the complete subtrees of those records, the largest first."""
     has_proofs: bool = True
+    is_evidence: bool = False
+    """True if it has the records of a query, with statements that they are all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,29 @@ class Checkpoint:
         root = binascii.b2a_base64(self.root, newline=False)
         lines = (self.log_id.encode(), b"%d" % self.size, root, self.at.encode())
         return b"".join(line + b"\n" for line in (CHECKPOINT_CONTEXT, *lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A signed statement: of the records after ``after`` up to ``through``, only these match."""
+
+    log_id: str
+    tenant_id: str | None
+    size: int
+    root: bytes
+    query: Mapping[str, Any]
+    after: int
+    through: int
+    ids: tuple[int, ...]
+    text: bytes
+    """The RFC 8785 text of the statement."""
+    algorithm: str
+    version: int
+    signature: bytes
+
+    def signed_text(self) -> bytes:
+        """Return the text that the signature signs."""
+        return b"%b\n%b\n" % (STATEMENT_CONTEXT, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +199,9 @@ class End:
     records: int
 
 
-Statement = Header | Key | NoteKey | Checkpoint | Consistency | Entry | Succession | Newer | End
+Statement = (
+    Header | Key | NoteKey | Checkpoint | Found | Consistency | Entry | Succession | Newer | End
+)
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
@@ -333,14 +365,16 @@ def _header(fields: _Fields) -> Header:
     if fields.text("format") == FORMAT_WITHOUT_PROOFS:
         return _header_without_proofs(fields.only(*names, "after", "subtrees"))
     fields.only(*names)
-    if fields.text("format") != FORMAT:
-        raise MalformedError(f"its format is neither {FORMAT} nor {FORMAT_WITHOUT_PROOFS}")
+    if fields.text("format") not in {FORMAT, FORMAT_OF_EVIDENCE}:
+        known = f"{FORMAT}, {FORMAT_WITHOUT_PROOFS}, {FORMAT_OF_EVIDENCE}"
+        raise MalformedError(f"its format is none of {known}")
     is_whole = fields.value("tenant_id") is None
     return Header(
         log_id=fields.log_id(),
         tenant_id=None if is_whole else fields.matching("tenant_id", matches_uuid),
         size=fields.natural("size"),
         exported_at=fields.matching("exported_at", _matches_export_time),
+        is_evidence=fields.text("format") == FORMAT_OF_EVIDENCE,
     )
 
 
@@ -398,6 +432,43 @@ def _cosignatures(fields: _Fields) -> Iterator[Cosignature]:
     for value in fields.values("cosignatures") if "cosignatures" in fields else ():
         each = _Fields(value, is_exact=False)
         yield Cosignature(each.text("witness"), each.text("origin"), each.binary("signature"))
+
+
+def _found(fields: _Fields) -> Found:
+    fields.only("type", "statement", "algorithm", "key_version", "signature")
+    value = fields.value("statement")
+    stated = _Fields(value, is_exact=True).only(
+        *("after", "at", "ids", "log_id", "query", "root", "size", "tenant_id", "through")
+    )
+    after, through, size = (stated.natural(name) for name in ("after", "through", "size"))
+    ids, query = stated.values("ids"), stated.value("query")
+    places = [after, *ids, through + 1]
+    if not after < through <= size:
+        raise _wrong("through")
+    if (
+        len(ids) > MOST_FOUND
+        or any(type(place) is not int for place in ids)
+        or any(place >= following for place, following in pairwise(places))
+    ):
+        raise _wrong("ids")
+    if type(query) is not dict:
+        raise _wrong("query")
+    stated.matching("at", matches_time)
+    is_of_all = stated.value("tenant_id") is None
+    return Found(
+        log_id=stated.log_id(),
+        tenant_id=None if is_of_all else stated.matching("tenant_id", matches_uuid),
+        size=size,
+        root=stated.hash("root"),
+        query=query,
+        after=after,
+        through=through,
+        ids=tuple(ids),
+        text=canonical(value),
+        algorithm=fields.algorithm(),
+        version=fields.natural("key_version", 1),
+        signature=fields.binary("signature"),
+    )
 
 
 def _exported_consistency(fields: _Fields) -> Consistency:
@@ -467,6 +538,7 @@ _READERS: Mapping[str, Callable[[_Fields], Statement]] = {
     "export": _header,
     "key": _exported_key,
     "checkpoint": _exported_checkpoint,
+    "statement": _found,
     "consistency": _exported_consistency,
     "newer": _newer,
     "end": _end,

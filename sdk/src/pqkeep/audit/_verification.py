@@ -24,6 +24,7 @@ from pqkeep.audit._evidence import (
 from pqkeep.audit._export import ExportResult, verify_export
 from pqkeep.audit._files import Located, Source, export_lines, open_source, portions, statements
 from pqkeep.audit._formats import FORMATS, Formats
+from pqkeep.audit._found import verify_found
 from pqkeep.audit._merkle import is_grown
 from pqkeep.audit._notes import (
     LONGEST_PROOF,
@@ -383,6 +384,9 @@ def _verify_exports(
             findings.add(Kind.NO_CHECKPOINT, message, place)
         root = None if head is None else head.root
         lines = export_lines(sources[place.order], findings)
+        if first.is_evidence:
+            yield head, verify_found(lines, (place, first), root, evidence, findings)
+            continue
         trees = evidence.trees_of(header.log_id)
         yield head, verify_export(lines, (place, first), header.size, root, trees, findings)
 

@@ -3,9 +3,10 @@
 All findings are counted, and the first MOST are listed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Kind(StrEnum):
@@ -38,6 +39,8 @@ class Kind(StrEnum):
     BAD_COSIGNATURE = "bad-cosignature"
     NOT_WITNESSED = "not-witnessed"
     NOT_INCLUDED = "not-included"
+    ANOTHER_QUERY = "another-query"
+    NOT_STATED = "not-stated"
     NOTHING = "nothing"
 
 
@@ -74,6 +77,8 @@ class Portion:
     """The times of the first and the last record in the export. None without records."""
     after: int = 0
     """The number of the log's first records that are not in a whole export."""
+    query: Mapping[str, Any] | None = None
+    """The query of evidence. None for an export, which has all records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -88,78 +88,104 @@ class KeyRow:
     fingerprint: str
 
 
+OperationFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--operation",
+        metavar="NAME",
+        help="Only this operation, such as encrypt or rotate-key; or several with commas between them.",
+        show_default=False,
+    ),
+]
+Outcome = Annotated[
+    str | None,
+    typer.Option(
+        "--outcome",
+        metavar="OUTCOME",
+        help="Only this outcome: success, refused (any refusal), or one error code.",
+        show_default=False,
+    ),
+]
+Principal = Annotated[
+    str | None,
+    typer.Option(
+        "--principal",
+        metavar="PRINCIPAL",
+        help="Only this caller: an e-mail address, a name of an API key or operator, or api-key:1.",
+        show_default=False,
+    ),
+]
+SourceAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--source-address",
+        metavar="ADDRESS",
+        help="Only this client address, or this network, such as 192.0.2.0/24.",
+        show_default=False,
+    ),
+]
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="ID",
+        help="Only this request, by the id in its response.",
+        show_default=False,
+    ),
+]
+RuleFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--rule",
+        metavar="NAME",
+        help="Only what this rule with a date warned of or refused.",
+        show_default=False,
+    ),
+]
+CampaignFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--campaign",
+        metavar="NAME",
+        help="Only this campaign's re-encryptions.",
+        show_default=False,
+    ),
+]
+TenantFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        metavar="TENANT",
+        help="Only this tenant, by id or name. Operator only.",
+        show_default=False,
+    ),
+]
+PageViews = Annotated[
+    bool,
+    typer.Option(
+        "--page-views/--no-page-views", help="Whether to list reads by the portal's pages, too."
+    ),
+]
+
+
 @command(app, "records")
 def records(  # noqa: PLR0913 - as many filters as the log has
     invocation: Invocation,
     *,
     since: PastTime = None,
     until: PastTime = None,
-    operation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only this operation, such as encrypt or rotate-key.",
-            show_default=False,
-        ),
-    ] = None,
+    operation: OperationFilter = None,
     keyring: KeyringOption = None,
     algorithm: AlgorithmOption = None,
     key_version: KeyVersion = None,
-    outcome: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OUTCOME",
-            help="Only this outcome: success, refused (any refusal), or one error code.",
-            show_default=False,
-        ),
-    ] = None,
-    principal: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PRINCIPAL",
-            help="Only this caller: an e-mail address, a name of an API key or operator, or api-key:1.",
-            show_default=False,
-        ),
-    ] = None,
-    source_address: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Only this client address.", show_default=False),
-    ] = None,
-    request_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Only this request, by the id in its response.", show_default=False
-        ),
-    ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only what this rule with a date warned of or refused.",
-            show_default=False,
-        ),
-    ] = None,
-    campaign: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Only this campaign's re-encryptions.", show_default=False
-        ),
-    ] = None,
-    tenant: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TENANT",
-            help="Only this tenant, by id or name. Operator only.",
-            show_default=False,
-        ),
-    ] = None,
-    page_views: Annotated[
-        bool,
-        typer.Option(
-            "--page-views/--no-page-views",
-            help="Whether to list reads by the portal's pages, too.",
-        ),
-    ] = True,
+    outcome: Outcome = None,
+    principal: Principal = None,
+    source_address: SourceAddress = None,
+    request_id: RequestId = None,
+    rule: RuleFilter = None,
+    campaign: CampaignFilter = None,
+    tenant: TenantFilter = None,
+    page_views: PageViews = True,
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="List the oldest records first.")
     ] = False,
@@ -200,7 +226,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
 
 
 @command(app, "export")
-def export(
+def export(  # noqa: PLR0913 - as many filters as the log has
     invocation: Invocation,
     *,
     to: Annotated[
@@ -216,18 +242,55 @@ def export(
             help="Only records after this one, or 0 for all, without proofs. Operator only.",
         ),
     ] = None,
+    since: PastTime = None,
+    until: PastTime = None,
+    operation: OperationFilter = None,
+    keyring: KeyringOption = None,
+    algorithm: AlgorithmOption = None,
+    key_version: KeyVersion = None,
+    outcome: Outcome = None,
+    principal: Principal = None,
+    source_address: SourceAddress = None,
+    request_id: RequestId = None,
+    rule: RuleFilter = None,
+    campaign: CampaignFilter = None,
+    tenant: TenantFilter = None,
+    page_views: PageViews = True,
     force: Force = False,
     log: Log = None,
     shard: Shard = None,
 ) -> None:
-    """Save the audit log with its proofs, for pqkeep audit verify."""
+    """Save the audit log with its proofs, for pqkeep audit verify.
+
+    With a filter, the file is evidence. It has the matching records, and signed statements that no
+    other record matches.
+    """
     with (
         destination(to, otherwise=to, force=force, mode=PRIVATE) as target,
         tempfile.TemporaryDirectory() as directory,
         invocation.connect() as client,
     ):
         saved = Path(directory) / "export.jsonl"
-        count = client.audit.export(saved, after=after, log=log, shard=shard)
+        count = client.audit.export(
+            saved,
+            after=after,
+            since=since,
+            until=until,
+            operation=operation,
+            keyring=keyring,
+            algorithm=algorithm,
+            key_version=key_version,
+            outcome=outcome,
+            principal=principal,
+            source_address=source_address,
+            request_id=request_id,
+            rule=rule,
+            campaign=campaign,
+            tenant=tenant,
+            page_views=page_views,
+            log=log,
+            shard=shard,
+        )
         with saved.open("rb") as file:
             newer = _newer(file)
             file.seek(0)
@@ -594,10 +657,21 @@ def _continued(log: "Continued") -> str:
 
 def _records(portion: "Portion") -> str:
     whose = "all" if portion.tenant_id is None else f"those of tenant {portion.tenant_id}"
+    if portion.query is not None:
+        whose = f"{whose} that match {_query(portion.query)},"
     if portion.after:
         whose = f"all after number {portion.after}"
     when = f", from {portion.first_at} to {portion.last_at}" if portion.first_at else ""
     return f"{portion.records}, {whose} of the log's first {portion.size}{when}, in {portion.file}"
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    """Return the filters of evidence."""
+    texts = {
+        name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, value in query.items()
+    }
+    return " ".join(f"{name}:{text}" for name, text in texts.items()) or "anything"
 
 
 def _checkpoint(anchor: "Anchor") -> str:

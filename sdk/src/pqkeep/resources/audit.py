@@ -64,8 +64,9 @@ class Audit(Generic[T_co]):
 
         ``after`` and ``before`` are ids. ``since`` and ``until`` (exclusive) are times with an
         offset from UTC. ``outcome="refused"`` selects every refusal. ``principal`` is a principal
-        of records, a member's e-mail address, an API key's name, or an operator's name. ``tenant``,
-        an id or a name, is only for the operator. ``page_views=False`` leaves out the portal's
+        of records, a member's e-mail address, an API key's name, or an operator's name.
+        ``operation`` can have several names with commas between them, and ``source_address`` can be
+        a network. ``tenant``, an id or a name, is only for the operator. ``page_views=False`` leaves out the portal's
         successful reads of lists of keys and keyrings.
         """
         place = "after" if order == "asc" else "before"
@@ -188,11 +189,25 @@ class Audit(Generic[T_co]):
         return get("/audit/witnesses", _witnesses, {"log": log, "shard": shard})
 
     @Operation
-    def export(
+    def export(  # noqa: PLR0913 - as many filters as the log has
         self,
         path: str | os.PathLike[str],
         *,
         after: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        operation: str | None = None,
+        keyring: str | None = None,
+        algorithm: str | None = None,
+        key_version: int | None = None,
+        outcome: str | None = None,
+        principal: str | None = None,
+        source_address: str | None = None,
+        request_id: str | None = None,
+        rule: str | None = None,
+        campaign: str | None = None,
+        tenant: str | None = None,
+        page_views: bool = True,
         log: str | None = None,
         shard: str | None = None,
     ) -> Call[int]:
@@ -201,13 +216,34 @@ class Audit(Generic[T_co]):
         With ``after``, the operator gets the records after that id without inclusion proofs; 0
         gives all. A whole log needs no proofs.
 
+        With a filter of ``records``, the file is evidence. It has the matching records, and signed
+        statements that no other record matches.
+
         The file appears when it is complete. Only its owner can read it. The client's timeout does
         not apply. Raises OSError too.
         """
         return Call(
             method="GET",
             path=API + "/audit/export",
-            query={"after": after, "log": log, "shard": shard},
+            query={
+                "after": after,
+                "from": None if since is None else since.isoformat(),
+                "to": None if until is None else until.isoformat(),
+                "operation": operation,
+                "keyring": keyring,
+                "algorithm": algorithm,
+                "key_version": key_version,
+                "outcome": outcome,
+                "principal": principal,
+                "source_address": source_address,
+                "request_id": request_id,
+                "rule": rule,
+                "campaign": campaign,
+                "tenant": tenant,
+                "page_views": None if page_views else "false",
+                "log": log,
+                "shard": shard,
+            },
             read=lambda end: end.integer("records"),
             destination=Path(path),
         )
