@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from sdk.tests.fault_proxy import FaultProxy, forwarded, refused
+from sdk.tests.fault_proxy import Fault, FaultProxy, Seen, forwarded, refused
 
 from pqkeep import CampaignSource, CampaignTarget, Client, Scope
 from pqkeep.errors import PqkeepError
@@ -433,6 +434,51 @@ def test_it_waits_for_the_service(command: Command, campaign: Client, proxy: Fau
     ended = command.as_(PQKEEP_URL=proxy.url)("campaign", "run", NAME, "a")
     assert ended.status == 0, ended.err
     assert decrypted(campaign, (command.directory / "a").read_text()) == (HYBRID, TEXT)
+
+
+def returned(change: Callable[[dict[str, Any]], Any]) -> Fault:
+    """Return a fault: the service's result of a re-encryption is another one."""
+
+    def fault(proxy: FaultProxy, client: socket.socket, seen: Seen) -> None:
+        head, _, body = proxy.ask(seen).partition(b"\r\n\r\n")
+        content = json.loads(body)
+        for result in content["data"].get("results", []):
+            change(result["data"])
+        body = json.dumps(content).encode()
+        lines = [line for line in head.split(b"\r\n") if b"ontent-" not in line[:9]]
+        own = (b"Content-Type: application/json", b"Content-Length: %d" % len(body))
+        client.sendall(b"\r\n".join([*lines, *own]) + b"\r\n\r\n" + body)
+
+    return fault
+
+
+def test_nothing_replaces_data_but_a_ciphertext_of_the_target(
+    command: Command, campaign: Client, proxy: FaultProxy
+) -> None:
+    """A result that is empty, cut, or of another key replaces nothing, and the status is 1."""
+    folder = command.directory
+    other = campaign.kem.encrypt_to_envelope(TEXT).envelope
+    data = {"envelope": other.encode()}
+    (folder / "envelope").write_text(other)
+    (folder / "plain").write_bytes(TEXT)
+    assert command("encrypt", "plain", "--to", "document", "--server-side").status == 0
+    data["document"] = (folder / "document").read_bytes()
+    changes: list[Callable[[dict[str, Any]], Any]] = [
+        lambda result: (result.pop("envelope", 0), result.pop("ciphertext", 0)),
+        lambda result: result.update({"envelope": "", "ciphertext": ""}),
+        lambda result: result.update({"envelope": other, "ciphertext": "AAAA"}),
+        lambda result: result.update({"algorithm": KEM}),
+        lambda result: result.update({"keyring": "another"}),
+        lambda result: result.update({"key_version": 7, "ciphertext": "AAAA"}),
+    ]
+    command = command.as_(PQKEEP_URL=proxy.url)
+    for change in changes:
+        proxy.faults.extend([returned(change)] * 20)
+        ended = command("campaign", "run", NAME, *data, "--output", "json")
+        proxy.faults.clear()
+        assert ended.status == 1, ended.err
+        assert {name: (folder / name).read_bytes() for name in data} == data
+    assert made(command("campaign", "run", NAME, *data, "--output", "json"))["moved"] == 2
 
 
 PASSWORD = "horse-battery"  # noqa: S105 - of no server

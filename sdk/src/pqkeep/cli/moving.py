@@ -384,8 +384,13 @@ class Run:
             return _reason(made)
         if not made.moved or entry.stored is None:
             return Swap.CHANGED
-        key = StoredKey(made.keyring, self.plan.target.algorithm, made.key_version)
-        return New(entry, entry.stored.written(made), key)
+        key = StoredKey(made.keyring, made.algorithm, made.key_version)
+        if key[:2] != self.plan.target[:2] or self.plan.is_source(key):
+            return "the service returned data of another key than the target"
+        try:
+            return New(entry, entry.stored.written(made), key)
+        except UnreadableInputError as error:
+            return f"the service returned data that is {error.what}"
 
     def _move_local(self, entries: Sequence[Entry]) -> Iterator[tuple[str, Result]]:
         """Change the headers of local data, or encrypt it again. One request opens all headers."""

@@ -72,7 +72,7 @@ class Stored:
     request: dict[str, Any] = field(repr=False, default_factory=dict)
     """The arguments of ``client.kem.re_encrypt``."""
     written: Callable[[ReEncrypted], bytes] = field(repr=False, default=lambda _: b"")
-    """Returns the new ciphertext in the same form."""
+    """Returns the new ciphertext in the same form. Raises UnreadableInputError if it is none."""
     header: "Header | None" = field(repr=False, default=None)
     """Of local data."""
 
@@ -146,7 +146,7 @@ def with_columns(value: bytes, key: StoredKey, *, is_wrapped: bool) -> Stored:
     inputs.require_sealed(key.algorithm, data, least=documents.SMALLEST_KEY if is_wrapped else 0)
 
     def written(new: ReEncrypted) -> bytes:
-        made = (new.wrapped_key if is_wrapped else new.ciphertext) or b""
+        made = _wrapped_key(new) if is_wrapped else _ciphertext(new)
         return base64.b64encode(made) if is_base64 else made
 
     name = "wrapped_key" if is_wrapped else "ciphertext"
@@ -156,6 +156,25 @@ def with_columns(value: bytes, key: StoredKey, *, is_wrapped: bool) -> Stored:
         request={name: data, **_named(key)},
         written=written,
     )
+
+
+def _ciphertext(new: ReEncrypted) -> bytes:
+    made = new.ciphertext or b""
+    inputs.require_sealed(new.algorithm, made)
+    return made
+
+
+def _wrapped_key(new: ReEncrypted) -> bytes:
+    made = new.wrapped_key or b""
+    inputs.require_sealed(new.algorithm, made, least=documents.SMALLEST_KEY)
+    return made
+
+
+def _new_envelope(new: ReEncrypted) -> bytes:
+    text = (new.envelope or "").encode()
+    if inputs.read_envelope_key(text) != (new.keyring, new.algorithm, new.key_version):
+        raise UnreadableInputError("an envelope of another key", "tell the operator of the service")
+    return text
 
 
 def _named(key: StoredKey) -> dict[str, Any]:
@@ -168,7 +187,7 @@ def _envelope(text: bytes) -> Stored:
         form=Form.ENVELOPE,
         keys=(StoredKey(*inputs.read_envelope_key(text)),),
         request={"envelope": envelope},
-        written=lambda new: (new.envelope or "").encode(),
+        written=_new_envelope,
     )
 
 
@@ -182,7 +201,7 @@ def _transit(match: re.Match[bytes], of_version: KeyOfVersion) -> Stored:
         ) from None
 
     def written(new: ReEncrypted) -> bytes:
-        return b"vault:v%d:%s" % (new.key_version, base64.b64encode(new.ciphertext or b""))
+        return b"vault:v%d:%s" % (new.key_version, base64.b64encode(_ciphertext(new)))
 
     return Stored(
         form=Form.TRANSIT,
@@ -226,11 +245,11 @@ def _document(text: bytes) -> Stored | None:
     def written(new: ReEncrypted) -> bytes:
         values: dict[str, Any] = {"key_version": new.key_version, "algorithm": new.algorithm}
         if name is Form.CIPHERTEXT:
-            made: Any = Ciphertext(ciphertext=new.ciphertext or b"", **values)
+            made: Any = Ciphertext(ciphertext=_ciphertext(new), **values)
         else:
             is_cipher = new.algorithm == Algorithm.XAES_256_GCM
             method = Algorithm.XAES_256_GCM.value if is_cipher else "KEM-DEM"
-            made = WrappedKey(wrapped_key=new.wrapped_key or b"", wrapping_method=method, **values)
+            made = WrappedKey(wrapped_key=_wrapped_key(new), wrapping_method=method, **values)
         return documents.written(made, new.keyring).strip()
 
     return Stored(
