@@ -132,7 +132,9 @@ class ByteLocks:
         self._set(0, 0, is_locked=False)
 
     def _set(self, start: int, length: int, *, is_locked: bool) -> None:
-        if fcntl is None or not hasattr(fcntl, "F_OFD_SETLK"):
+        if fcntl is None:
+            return
+        if not hasattr(fcntl, "F_OFD_SETLK"):
             return
         kind = fcntl.F_WRLCK if is_locked else fcntl.F_UNLCK
         lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)  # struct flock
