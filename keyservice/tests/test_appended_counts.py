@@ -53,7 +53,7 @@ RECORDS = st.builds(
     rule=st.sampled_from([None, "cnsa-2.0"]),
     campaign=st.sampled_from([None, "to-x-wing"]),
 )
-TABLES = "key_usage", "uses", "use_principals", "operation_counts", "campaign_moves"
+TABLES = "key_usage", "key_totals", "uses", "use_principals", "operation_counts", "campaign_moves"
 
 
 def counted(sql: Sql) -> list[Counter[tuple[Any, ...]]]:

@@ -136,6 +136,13 @@ NOT_AUTHENTICATED = {
     "key_usage.uses": "likewise",
     "key_usage.first_used_us": "likewise",
     "key_usage.last_used_us": "likewise",
+    "key_totals.tenant_id": "likewise",
+    "key_totals.keyring": "likewise",
+    "key_totals.algorithm": "likewise",
+    "key_totals.key_version": "likewise",
+    "key_totals.uses": "likewise",
+    "key_totals.first_used_us": "likewise",
+    "key_totals.last_used_us": "likewise",
     **{
         f"uses.{column}": "likewise"
         for column in (

@@ -170,8 +170,22 @@ KEY_USAGE = Table(
     Column("uses", BigInteger, nullable=False),
     Column("first_used_us", BigInteger, nullable=False),
     Column("last_used_us", BigInteger, nullable=False),
+    Index("key_usage_by_principal", "tenant_id", "principal"),
 )
 """All uses; see uses.py."""
+
+KEY_TOTALS = Table(
+    "key_totals",
+    METADATA,
+    Column("tenant_id", String(36), primary_key=True),
+    Column("keyring", KEYRING_TEXT, primary_key=True),
+    Column("algorithm", String(32), primary_key=True),
+    Column("key_version", Integer, primary_key=True, autoincrement=False),
+    Column("uses", BigInteger, nullable=False),
+    Column("first_used_us", BigInteger, nullable=False),
+    Column("last_used_us", BigInteger, nullable=False),
+)
+"""All uses of each key version. So lists sort by use without adding up KEY_USAGE."""
 
 USES = Table(
     "uses",
@@ -201,7 +215,8 @@ USE_PRINCIPALS = Table(
     Column("tenant_id", String(36), primary_key=True),
     Column("principal", String(128), primary_key=True),
 )
-"""The principals that are counted by themselves in a month. Past months are dropped."""
+"""The principals that are counted by themselves in a month. Past months are dropped. The month
+``uses.EVER`` has all principals of KEY_USAGE, to search their names."""
 
 CAMPAIGN_MOVES = Table(
     "campaign_moves",

@@ -4,7 +4,7 @@ Each checkpoint counts the records since the last one, in its own transaction. T
 same from the commits in memory and from the rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,7 @@ from pqkeep_keyservice.ledger.records import target_of
 from pqkeep_keyservice.ledger.schema import (
     AUDIT_RECORDS,
     IS_UNCOUNTED,
+    KEY_TOTALS,
     KEY_USAGE,
     USE_PRINCIPALS,
     USES,
@@ -39,6 +40,8 @@ MAX_PRINCIPALS = 10_000
 """The most principals that are counted for a tenant and month. All others are one."""
 NO_KEYRING, NO_VERSION = "", 0
 """The place of uses of public keys that are not the tenant's own."""
+EVER = 0
+"""The month of USE_PRINCIPALS that stands for all time."""
 MAX_MERGED = 500
 """The most rows that one checkpoint merges into months."""
 MAX_KNOWN = 100_000
@@ -126,14 +129,14 @@ class Counting:
             if principal not in known:
                 if len(known) < MAX_PRINCIPALS:
                     known.add(principal)
-                    new.append((month_of(day), tenant, principal))
+                    new += [(month_of(day), tenant, principal), (EVER, tenant, principal)]
                 else:
                     by = OTHER_PRINCIPALS
             place = tenant, keyring, algorithm, version, by, operation
             _add(totals, place, times)
             _add(days, (*place, day), times)
         add_all(connection, USE_PRINCIPALS, _once, new)
-        add_all(connection, KEY_USAGE, adding_totals, [(*key, *use) for key, use in totals.items()])
+        _add_totals(connection, totals)
         add_all(connection, USES, adding_days, [(*key, *use) for key, use in days.items()])
         self._forget_months(connection, max(use[6] for use in tally))
 
@@ -189,7 +192,19 @@ def _adding(table: sa.Table) -> Callable[[Any], Any]:
     return adding
 
 
-adding_totals, adding_days = _adding(KEY_USAGE), _adding(USES)
+adding_totals, adding_days, _adding_versions = map(_adding, (KEY_USAGE, USES, KEY_TOTALS))
+
+
+def _add_totals(connection: sa.Connection, totals: Mapping[Any, Times]) -> None:
+    """Add uses by key version, principal and operation to the totals."""
+    versions: dict[Any, Times] = {}
+    for place, times in totals.items():
+        if place[1] != NO_KEYRING:
+            _add(versions, place[:4], times)
+    add_all(connection, KEY_USAGE, adding_totals, [(*key, *use) for key, use in totals.items()])
+    add_all(
+        connection, KEY_TOTALS, _adding_versions, [(*key, *use) for key, use in versions.items()]
+    )
 
 
 def _once(insert: Any) -> Any:
@@ -200,7 +215,10 @@ _PRINCIPALS = sa.select(USE_PRINCIPALS.c.principal).where(
     USE_PRINCIPALS.c.month == sa.bindparam("month"),
     USE_PRINCIPALS.c.tenant_id == sa.bindparam("of"),
 )
-_DROP_PRINCIPALS = sa.delete(USE_PRINCIPALS).where(USE_PRINCIPALS.c.month < sa.bindparam("month"))
+_DROP_PRINCIPALS = sa.delete(USE_PRINCIPALS).where(
+    USE_PRINCIPALS.c.month < sa.bindparam("month"),
+    USE_PRINCIPALS.c.month != sa.literal_column(str(EVER)),
+)
 _NEXT_DAY = sa.select(sa.func.min(USES.c.day)).where(
     USES.c.day > sa.bindparam("after"), USES.c.day < sa.bindparam("before")
 )
@@ -322,7 +340,7 @@ def _of_others(row: UseRow) -> tuple[Any, ...]:
 
 def remove_tenant_uses(connection: sa.Connection, tenant: TenantId) -> None:
     """Remove a tenant's uses."""
-    for table in (KEY_USAGE, USES, USE_PRINCIPALS):
+    for table in (KEY_USAGE, KEY_TOTALS, USES, USE_PRINCIPALS):
         connection.execute(sa.delete(table).where(table.c.tenant_id == str(tenant)))
 
 
@@ -334,10 +352,11 @@ def add_tenant_uses(connection: sa.Connection, tenant: TenantId, rows: Sequence[
         _add(totals, (of, *row[:5]), (row[6], row[7], row[8]))
     newest = max((row[5] for row in rows), default=0)
     principals = {
-        (month_of(row[5]), of, row[3])
+        (month, of, row[3])
         for row in rows
-        if month_of(row[5]) == month_of(newest) and row[3] != OTHER_PRINCIPALS
+        for month in (EVER, month_of(row[5]))
+        if month in {EVER, month_of(newest)} and row[3] != OTHER_PRINCIPALS
     }
     add_all(connection, USE_PRINCIPALS, _once, sorted(principals))
-    add_all(connection, KEY_USAGE, adding_totals, [(*key, *use) for key, use in totals.items()])
+    _add_totals(connection, totals)
     add_all(connection, USES, adding_days, [(of, *row) for row in rows])

@@ -8,10 +8,11 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.ledger.checkpoints import find_counted
-from pqkeep_keyservice.ledger.schema import KEY_USAGE, USES
+from pqkeep_keyservice.ledger.schema import KEY_TOTALS, KEY_USAGE, USE_PRINCIPALS, USES
 from pqkeep_keyservice.ledger.search import by_principal
 from pqkeep_keyservice.ledger.uses import (
     DAY_US,
+    EVER,
     NO_KEYRING,
     NO_VERSION,
     first_day,
@@ -105,9 +106,7 @@ def find_inventory(connection: sa.Connection, request: ListInventory) -> Invento
         place = of.keyring, of.algorithm, of.key_version
         on_page = [
             of_tenant,
-            sa.tuple_(*place).in_(
-                [(name.keyring, name.algorithm.value, version) for name, version in versions]
-            ),
+            *_are(place, versions),
         ]
         by_operation = counts.select(*names, "operation", where=on_page)
         for row in connection.execute(by_operation.order_by(*place, of.operation)):
@@ -151,7 +150,6 @@ def find_inventory(connection: sa.Connection, request: ListInventory) -> Invento
 
 
 _VERSIONS = KEYS.c.keyring, KEYS.c.algorithm, KEYS.c.version
-_IS_DELETED = sa.and_(KEYRINGS.c.name.is_not(None), IS_DELETED)
 _ROTATION_US = sa.case(
     (
         sa.and_(
@@ -174,8 +172,9 @@ def _versions(
 ) -> tuple[tuple[tuple[KeyName, KeyVersion], ...], int, bool]:
     """Return the versions on a page, their number on all pages, and whether there are more."""
     query = _Query(request)
+    all_matches = query.matching(is_sorted=False).subquery()
+    total = connection.execute(sa.select(sa.func.count()).select_from(all_matches))
     matches = query.matching()
-    total = connection.execute(sa.select(sa.func.count()).select_from(matches.subquery()))
     if request.after is not None:
         after = request.after
         place = after.keyring, after.algorithm, after.version
@@ -189,42 +188,54 @@ def _versions(
     return versions, total.scalar_one(), len(rows) > request.limit
 
 
+def _uses_by(request: ListInventory, name: str) -> sa.Select[Any]:
+    """Return the query of the key versions that a principal used, with its uses.
+
+    The few principals are searched first. SQLite looks up only pairs in the index of principals.
+    """
+    known, used = USE_PRINCIPALS.c, KEY_USAGE.c
+    named = sa.select(known.tenant_id, known.principal).where(
+        known.month == EVER,
+        known.tenant_id == str(request.tenant),
+        *by_principal(known.principal, name),
+    )
+    place = used.keyring, used.algorithm, used.key_version
+    return (
+        sa.select(
+            *place,
+            sa.func.sum(used.uses).label("uses"),
+            sa.func.max(used.last_used_us).label("last_used_us"),
+        )
+        .where(sa.tuple_(used.tenant_id, used.principal).in_(named))
+        .group_by(*place)
+    )
+
+
 class _Query:
     """The query of the key versions that a request selects. It joins only the tables it needs."""
 
     def __init__(self, request: ListInventory) -> None:
         self._request = request
-        used = KEY_USAGE.c
-        self._used = (
-            sa.select(
-                *(used.keyring, used.algorithm, used.key_version),
-                sa.func.sum(used.uses).label("uses"),
-                sa.func.max(used.last_used_us).label("last_used_us"),
-            )
-            .where(
-                used.tenant_id == str(request.tenant),
-                used.keyring != NO_KEYRING,
-                *by_principal(used.principal, request.used_by),
-            )
-            .group_by(used.keyring, used.algorithm, used.key_version)
-            .subquery("used")
-        )
+        by = request.used_by
+        self._used = KEY_TOTALS if by is None else _uses_by(request, by).subquery("used")
+        but = request.not_used_by
+        self._others = None if but is None else _uses_by(request, but).subquery("others")
 
-    def matching(self) -> sa.Select[Any]:
-        """Return the query without an order."""
+    def matching(self, *, is_sorted: bool = True) -> sa.Select[Any]:
+        """Return the query without an order. ``is_sorted``: with the tables that the order needs."""
         request = self._request
         tables: sa.FromClause = KEYS
-        if self._needs_keyrings():
-            of_same = KEYRINGS.c.tenant_id == KEYS.c.tenant_id, KEYRINGS.c.name == KEYS.c.keyring
+        if self._needs_keyrings(is_sorted=is_sorted):
+            of_same = KEYRINGS.c.tenant_id == request.tenant, KEYRINGS.c.name == KEYS.c.keyring
             tables = tables.outerjoin(KEYRINGS, sa.and_(*of_same))
-        if self._needs_uses():
-            used = self._used.c
-            is_same = (
-                used.keyring == KEYS.c.keyring,
-                used.algorithm == KEYS.c.algorithm,
-                used.key_version == KEYS.c.version,
+        if self._needs_uses(is_sorted=is_sorted):
+            is_of_tenant = (
+                [KEY_TOTALS.c.tenant_id == str(request.tenant)] if request.used_by is None else []
             )
-            tables = tables.join(self._used, sa.and_(*is_same), isouter=request.used_by is None)
+            is_same = sa.and_(*is_of_tenant, *_are_same(self._used))
+            tables = tables.join(self._used, is_same, isouter=request.used_by is None)
+        if self._others is not None:
+            tables = tables.outerjoin(self._others, sa.and_(*_are_same(self._others)))
         conditions = *self._of_keys(), *self._of_keyrings(), *self._of_uses()
         return sa.select(*_VERSIONS).select_from(tables).where(*conditions)
 
@@ -247,21 +258,18 @@ class _Query:
         by = columns[request.sort]
         return (by.desc() if request.is_descending else by.asc()).nulls_last(), *_VERSIONS
 
-    def _needs_keyrings(self) -> bool:
+    def _needs_keyrings(self, *, is_sorted: bool) -> bool:
         request = self._request
-        return (
-            request.is_keyring_deleted is not None
-            or request.rotated_before_us is not None
-            or request.sort is InventorySort.ROTATION
+        return request.rotated_before_us is not None or (
+            is_sorted and request.sort is InventorySort.ROTATION
         )
 
-    def _needs_uses(self) -> bool:
+    def _needs_uses(self, *, is_sorted: bool) -> bool:
         request = self._request
         asked = request.used_by, request.used_since_us, request.unused_since_us
-        return any(value is not None for value in asked) or request.sort in {
-            InventorySort.LAST_USED,
-            InventorySort.USES,
-        }
+        return any(value is not None for value in asked) or (
+            is_sorted and request.sort in {InventorySort.LAST_USED, InventorySort.USES}
+        )
 
     def _of_keys(self) -> Iterator[sa.ColumnElement[bool]]:
         """Yield the conditions of the key's own row."""
@@ -287,7 +295,11 @@ class _Query:
     def _of_keyrings(self) -> Iterator[sa.ColumnElement[bool]]:
         request = self._request
         if request.is_keyring_deleted is not None:
-            yield _IS_DELETED if request.is_keyring_deleted else sa.not_(_IS_DELETED)
+            deleted = sa.select(KEYRINGS.c.name).where(
+                KEYRINGS.c.tenant_id == request.tenant, IS_DELETED
+            )
+            is_deleted = KEYS.c.keyring.in_(deleted)
+            yield is_deleted if request.is_keyring_deleted else ~is_deleted
         if request.rotated_before_us is not None:
             yield request.rotated_before_us > _ROTATION_US
 
@@ -297,13 +309,27 @@ class _Query:
             yield last_us >= request.used_since_us
         if request.unused_since_us is not None:
             yield sa.or_(last_us.is_(None), last_us < request.unused_since_us)
-        if request.not_used_by is not None:
-            used = KEY_USAGE.c
-            by_it = sa.select(used.keyring, used.algorithm, used.key_version).where(
-                used.tenant_id == str(request.tenant),
-                *by_principal(used.principal, request.not_used_by),
-            )
-            yield sa.tuple_(*_VERSIONS).not_in(by_it)
+        if self._others is not None:
+            yield self._others.c.keyring.is_(None)
+
+
+def _are_same(used: sa.FromClause) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions for the uses of a key version."""
+    names = used.c.keyring, used.c.algorithm, used.c.key_version
+    yield from (name == own for name, own in zip(names, _VERSIONS, strict=True))
+
+
+def _are(
+    columns: Sequence[sa.Column[Any]], versions: Sequence[tuple[KeyName, KeyVersion]]
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions for some key versions.
+
+    Each column has its own condition too: SQLite looks up only these in an index.
+    """
+    places = [(name.keyring, name.algorithm.value, version) for name, version in versions]
+    for column, values in zip(columns, zip(*places, strict=True), strict=True):
+        yield column.in_(sorted(set(values)))
+    yield sa.tuple_(*columns).in_(places)
 
 
 def _literal(values: Place, columns: Sequence[sa.Column[Any]]) -> sa.ColumnElement[Any]:

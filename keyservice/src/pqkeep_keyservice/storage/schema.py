@@ -149,10 +149,16 @@ KEYS = Table(
     Index("ix_keys_idempotency_key", "tenant_id", "idempotency_key"),
     Index("ix_keys_status", "algorithm", "status"),
     Index("ix_keys_public_key", "tenant_id", "public_key_sha256"),
+    Index(
+        "ix_keys_listed",
+        *("tenant_id", "keyring", "algorithm", "version", "status"),
+        *("created_at_us", "archive_at_us", "imported"),
+    ),
 )
 """The unique partial index ``one_active_key`` ensures that a key has one active version at most,
 even if it is disabled.
 
+``ix_keys_listed`` has all columns that lists filter and sort by, so that they read no public keys.
 The columns for the Idempotency-Key hold pqkeep_protocol.messages.Idempotency.
 """
 

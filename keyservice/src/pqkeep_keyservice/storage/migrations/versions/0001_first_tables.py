@@ -151,6 +151,14 @@ def _create_key_tables() -> None:
     op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
     op.create_index("ix_keys_status", "keys", ["algorithm", "status"])
     op.create_index("ix_keys_public_key", "keys", ["tenant_id", "public_key_sha256"])
+    op.create_index(
+        "ix_keys_listed",
+        "keys",
+        [
+            *("tenant_id", "keyring", "algorithm", "version", "status"),
+            *("created_at_us", "archive_at_us", "imported"),
+        ],
+    )
     probe = op.create_table(
         "write_probe",
         sa.Column("written", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -281,6 +289,17 @@ def _create_audit_tables() -> None:
         sa.Column("key_version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("principal", sa.String(128), primary_key=True),
         sa.Column("operation", sa.String(32), primary_key=True),
+        sa.Column("uses", sa.BigInteger, nullable=False),
+        sa.Column("first_used_us", sa.BigInteger, nullable=False),
+        sa.Column("last_used_us", sa.BigInteger, nullable=False),
+    )
+    op.create_index("key_usage_by_principal", "key_usage", ["tenant_id", "principal"])
+    op.create_table(
+        "key_totals",
+        sa.Column("tenant_id", sa.String(36), primary_key=True),
+        sa.Column("keyring", _KEYRING, primary_key=True),
+        sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("key_version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("uses", sa.BigInteger, nullable=False),
         sa.Column("first_used_us", sa.BigInteger, nullable=False),
         sa.Column("last_used_us", sa.BigInteger, nullable=False),
