@@ -17,7 +17,7 @@ from pqkeep_keyservice.storage.inventory import find_inventory
 from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import LEGACY, Algorithm
 from pqkeep_protocol.audit import InventorySort, ListInventory
-from pqkeep_protocol.keys import KeyringName, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyStatus, TenantId
 from pqkeep_protocol.messages import KeyPosition
 
 if TYPE_CHECKING:
