@@ -46,10 +46,15 @@ from pqkeep_gateway.storage.approvals import (
     ApprovalState,
     NoOtherApproverError,
     SqlApprovals,
-    TooFewOwnersError,
     TooManyApprovalsError,
 )
 from pqkeep_gateway.storage.schema import APPROVALS
+from pqkeep_gateway.storage.team import (
+    MemberNotFoundError,
+    NotPermittedError,
+    SqlTeam,
+    TooFewOwnersError,
+)
 from pqkeep_gateway.tenancy.approvals import (
     EXECUTION,
     Approvals,
@@ -415,6 +420,21 @@ async def test_who_is_alone_is_told(world: World) -> None:
     await world.members.remove(world.tenant.id, bob.user, OPERATOR, ATTRIBUTION)
     with pytest.raises(NoOtherApproverError):
         await desk.ask(desk.ada)
+
+
+async def test_a_team_keeps_two_owners(desk: Desk) -> None:
+    """Of concurrent removals of owners, by different persons, two owners are left."""
+    world = desk.world
+    owners = [await world.person(f"{number}@example.com") for number in range(3)]
+    people = [desk.ada, desk.bob, *owners]
+    removals = [
+        world.members.remove(world.tenant.id, whom.user, by, ATTRIBUTION)
+        for by, whom in zip(people, people[1:] + people[:1], strict=True)
+    ]
+    refusals = (TooFewOwnersError, NotPermittedError, MemberNotFoundError)
+    assert await count_successes(removals, *refusals) <= 3
+    left = (await SqlTeam(world.engine).list_members(world.tenant.id)).entries
+    assert [member.user.role for member in left].count(Role.OWNER) >= 2
 
 
 async def test_other_tenants_see_nothing(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import Caller, refusal_of
+from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller, refusal_of
 from tests.fixtures.installation import Installation
 
 KEY = {"algorithm": "Kyber768"}
@@ -184,9 +184,7 @@ def test_refused_and_withdrawn(team: Team) -> None:
 
 
 @pytest.mark.threat("one-malicious-administrator")
-def test_programs_cannot_pass_it_by(
-    team: Team, installation: Installation, new_person: Callable[..., Caller]
-) -> None:
+def test_programs_cannot_pass_it_by(team: Team, installation: Installation) -> None:
     """An API key that may delete keyrings is refused, here and as a client of Vault Transit."""
     scopes = {"scopes": [{"operations": ["*", "delete-keyrings"]}]}
     path = f"/tenants/{team.tenant.tenant_id}/api-keys"
@@ -201,6 +199,26 @@ def test_programs_cannot_pass_it_by(
         if (record["operation"], record["outcome"]) == ("delete-keyring", "ERR_POLICY_001")
     ]
     assert refused == ["second-person"]
+    path = "/v1/transit/keys/cards"
+    with httpx2.Client(
+        base_url=installation.base_url,
+        headers={"X-Vault-Token": made["api_key"]},
+        timeout=REQUEST_SECONDS,
+        trust_env=False,
+        verify=TLS,
+    ) as client:
+        assert client.post(path).status_code == 200
+        assert _sent(team.ada, "PATCH", "/kms/keyrings/cards", allowed).is_success
+        for way in (path, f"{path}/soft-delete"):
+            denied = client.delete(way)
+            assert denied.status_code == 403
+            assert "second-person" in denied.text
+    assert team.ada.get("/kms/keyrings/cards")["name"] == "cards"
+
+
+def test_programs_decide_nothing(team: Team) -> None:
+    """An API key sees and decides no request."""
+    program = team.tenant
     for way in ("approvals", f"approvals/{uuid.uuid4()}"):
         assert program.ask("GET", f"/{way}").status_code == 403
     assert refusal_of(program.ask("POST", f"/approvals/{uuid.uuid4()}/approve", {}))[0] == 403

@@ -46,7 +46,6 @@ from pqkeep_gateway.storage.approvals import (
     ApprovalNotFoundError,
     ApprovalState,
     NoOtherApproverError,
-    TooFewOwnersError,
     TooManyApprovalsError,
 )
 from pqkeep_gateway.storage.pages import PositionNotFoundError
@@ -136,7 +135,7 @@ _WAITING = boolean_field(
 _DECODER = msgspec.json.Decoder(tuple[str, str, dict[str, object]])
 
 
-GATE_ERRORS = (NoOtherApproverError, TooManyApprovalsError, TooFewOwnersError)
+GATE_ERRORS = (NoOtherApproverError, TooManyApprovalsError)
 """The gate's own errors, at every endpoint that needs approval."""
 
 

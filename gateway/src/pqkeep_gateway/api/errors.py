@@ -52,11 +52,9 @@ from pqkeep_gateway.storage.api_keys import (
 )
 from pqkeep_gateway.storage.approvals import (
     MAX_A_DAY,
-    MIN_OWNERS,
     AlreadyDecidedError,
     ApprovalNotFoundError,
     NoOtherApproverError,
-    TooFewOwnersError,
     TooManyApprovalsError,
 )
 from pqkeep_gateway.storage.billing import BilledElsewhereError
@@ -86,10 +84,12 @@ from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
 from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError, SessionNotFoundError
 from pqkeep_gateway.storage.team import (
+    MIN_OWNERS,
     LastOwnerError,
     MemberNotFoundError,
     NotPermittedError,
     OwnersOnlyError,
+    TooFewOwnersError,
 )
 from pqkeep_gateway.storage.tenants import DeletionScheduledError, NameTakenError
 from pqkeep_gateway.storage.users import AccountChangedError, EmailTakenError, UserNotFoundError

@@ -33,8 +33,8 @@ from pqkeep_gateway.people.second_factors import (
 )
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import LIFETIME, SteppedUp, StepUp
-from pqkeep_gateway.storage.approvals import TooFewOwnersError
 from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
+from pqkeep_gateway.storage.team import TooFewOwnersError
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.approvals import Approvals
 from pqkeep_gateway.tenancy.tenants import Tenants

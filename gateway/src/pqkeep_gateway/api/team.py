@@ -39,7 +39,6 @@ from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.team import TeamMembers
-from pqkeep_gateway.storage.approvals import MIN_OWNERS, TooFewOwnersError
 from pqkeep_gateway.storage.invitations import (
     InvitationId,
     InvitationNotFoundError,
@@ -54,6 +53,7 @@ from pqkeep_gateway.storage.team import (
     NotPermittedError,
     OwnersOnlyError,
     SqlTeam,
+    TooFewOwnersError,
 )
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.users import EmailTakenError, User
@@ -191,6 +191,7 @@ def endpoints(
                 NotPermittedError,
                 OwnersOnlyError,
                 LastOwnerError,
+                TooFewOwnersError,
             ),
         ),
         Endpoint(
@@ -210,6 +211,7 @@ def endpoints(
                 NotPermittedError,
                 OwnersOnlyError,
                 LastOwnerError,
+                TooFewOwnersError,
             ),
         ),
         Endpoint(
@@ -356,8 +358,6 @@ class _Team:
         user = await self._stored.get(call.tenant.tenant, member)
         if user is None or (user.role is not Role.OWNER and role not in APPROVERS):
             return None
-        if user.role is Role.OWNER and role is not Role.OWNER:
-            await self._require_owners(call.tenant.tenant)
         return _subject(f"Make {user.email} {role} instead of {user.role}", user, user.role, role)
 
     async def subject_of_removal(self, call: ApiCall) -> Subject | None:
@@ -365,7 +365,6 @@ class _Team:
         user = await self._stored.get(call.tenant.tenant, call[_MEMBER])
         if user is None or user.role is not Role.OWNER:
             return None
-        await self._require_owners(call.tenant.tenant)
         return _subject(f"Remove the owner {user.email}", user, user.role)
 
     async def subject_of_invitation(self, call: ApiCall) -> Subject | None:
@@ -377,11 +376,6 @@ class _Team:
         if role not in APPROVERS:
             return None
         return _subject(f"Invite {email} as {role}", None, role)
-
-    async def _require_owners(self, tenant: TenantId) -> None:
-        """Check that two owners would be left. Raises TooFewOwnersError."""
-        if (await self._stored.find(tenant)).count_owners() <= MIN_OWNERS:
-            raise TooFewOwnersError
 
     async def _tenant_of(self, call: ApiCall) -> TenantId:
         """Return the caller's own tenant, or the one that an operator names."""

@@ -24,7 +24,7 @@ from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import MAC, authentic_row, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import APPROVALS, TENANTS, USERS
-from pqkeep_gateway.storage.team import lock_team
+from pqkeep_gateway.storage.team import MIN_OWNERS, TooFewOwnersError, lock_team
 from pqkeep_gateway.storage.tenant_status import lock_tenant_to_add
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
@@ -37,8 +37,6 @@ KEPT = timedelta(days=90)
 """The time after which an ended request is deleted. Its records stay in the audit log."""
 MAX_ABOUT = 200
 """Characters of a request's summary in a mail."""
-MIN_OWNERS = 2
-"""The owners of a tenant that requires approval. Changes of owners need two."""
 
 
 class ApprovalState(StrEnum):
@@ -93,10 +91,6 @@ class NoOtherApproverError(Exception):
 
 class TooManyApprovalsError(Exception):
     """The tenant has made MAX_A_DAY requests in 24 hours."""
-
-
-class TooFewOwnersError(Exception):
-    """A tenant that requires approval has MIN_OWNERS owners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,14 @@ class LastOwnerError(Exception):
     """The team would have no owner left."""
 
 
+MIN_OWNERS = 2
+"""The owners of a tenant that requires approval. Changes of owners need two."""
+
+
+class TooFewOwnersError(Exception):
+    """A tenant that requires approval would have fewer than MIN_OWNERS owners."""
+
+
 class MemberStatus(StrEnum):
     """Whether a member has full access, or must enroll a second factor first."""
 
@@ -78,6 +86,8 @@ class Team:
     """The roles of all members at one moment."""
 
     roles: Mapping[UserId, Role]
+    requires_approval: bool = False
+    """Whether a second person must approve changes of owners. It then keeps MIN_OWNERS owners."""
 
     def require_authority(self, by: Principal, *roles: Role | None) -> None:
         """Raise unless a principal may change members with these roles, old and new.
@@ -93,7 +103,8 @@ class Team:
     def require_change(self, by: Principal, member: UserId, to: Role | None) -> None:
         """Raise unless a member may get a role, or be removed (None). Every member may leave.
 
-        Raises the errors of ``require_authority``, MemberNotFoundError, LastOwnerError.
+        Raises the errors of ``require_authority``, MemberNotFoundError, LastOwnerError, and
+        TooFewOwnersError unless an operator does it.
         """
         role = self.roles.get(member)
         is_leaving = by.user == member and to is None
@@ -103,6 +114,9 @@ class Team:
             raise MemberNotFoundError
         if to is not Role.OWNER and self.is_last_owner(member):
             raise LastOwnerError
+        ends = role is Role.OWNER and to is not Role.OWNER
+        if ends and self.requires_approval and by.user and self.count_owners() <= MIN_OWNERS:
+            raise TooFewOwnersError
 
     def count_owners(self) -> int:
         """Return the number of owners."""
@@ -138,13 +152,6 @@ class SqlTeam:
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, USERS, query)
         return None if row is None else user_of(row)
-
-    async def find(self, tenant: TenantId) -> Team:
-        """Return a team as it is now. It can change at once."""
-        query = sa.select(USERS.c.id, USERS.c.role).where(USERS.c.tenant_id == tenant)
-        async with read_transaction(self._engine) as connection:
-            rows = await connection.execute(query)
-            return Team({UserId(row.id): Role(row.role) for row in rows})
 
     async def save_role(
         self,
@@ -198,7 +205,9 @@ async def lock_team(connection: AsyncConnection, tenant: TenantId) -> Team:
         .order_by(USERS.c.id)
         .with_for_update()
     )
-    return Team({UserId(row.id): Role(row.role) for row in await connection.execute(query)})
+    roles = {UserId(row.id): Role(row.role) for row in await connection.execute(query)}
+    requirement = sa.select(TENANTS.c.requires_approval).where(TENANTS.c.id == tenant)
+    return Team(roles, bool((await connection.execute(requirement)).scalar()))
 
 
 def _member(row: sa.Row[Any]) -> Member:
