@@ -277,6 +277,26 @@ def test_an_approval_needs_a_step_up(team: Team) -> None:
     assert team.bob.get(f"/approvals/{approval}")["state"] == "waiting"
 
 
+def test_a_notice_says_that_a_request_waits(team: Team) -> None:
+    """While a request waits there is a notice, which leads to the approvals."""
+
+    def waiting() -> list[tuple[str, str]]:
+        notices = team.bob.get("/notices")["notices"]
+        return [
+            (notice["text"], notice["path"])
+            for notice in notices
+            if notice["kind"] == "approval-waiting"
+        ]
+
+    assert waiting() == []
+    approval = _asked(team.ada, "DELETE", "/kms/keyrings/payments")
+    ((text, path),) = waiting()
+    assert text == "A request waits for the approval of a second person."
+    assert path.endswith("/approvals")
+    team.bob.post(f"/approvals/{approval}/refuse")
+    assert waiting() == []
+
+
 def test_they_are_told_by_mail(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:

@@ -40,6 +40,7 @@ class NoticeKind(StrEnum):
     RATE_LIMIT_USED_UP = "rate-limit-used-up"
     QUOTA_NEARLY_USED = "quota-nearly-used"
     MEMBER_WITHOUT_FACTOR = "member-without-factor"
+    APPROVAL_WAITING = "approval-waiting"
     FACTOR_REMOVED = "factor-removed"
     REFRESH_TOKEN_REUSED = "refresh-token-reused"  # noqa: S105 - a name
     BACKUP_OVERDUE = "backup-overdue"
@@ -325,6 +326,16 @@ KINDS: Mapping[NoticeKind, Kind] = {
         path=_at("/team"),
         action="See members",
     ),
+    NoticeKind.APPROVAL_WAITING: Kind(
+        title="Requests wait for the approval of a second person",
+        sentence=lambda details: (
+            "A request waits for the approval of a second person."
+            if details.count == 1
+            else f"{details.count:,} requests wait for the approval of a second person."
+        ),
+        path=_at("/approvals"),
+        action="See approvals",
+    ),
     NoticeKind.FACTOR_REMOVED: Kind(
         title="A member removed a second factor",
         sentence=lambda details: (
@@ -488,6 +499,7 @@ CAUSES: frozenset[GatewayOperation] = frozenset(
         Operation.SCHEDULE_ARCHIVE,
         Operation.CANCEL_ARCHIVE,
         Operation.ARCHIVE_KEY,
+        Operation.CREATE_KEYRING,
         Operation.UPDATE_KEYRING,
         Operation.DELETE_KEYRING,
         Operation.RESTORE_KEYRING,
@@ -500,6 +512,13 @@ CAUSES: frozenset[GatewayOperation] = frozenset(
         AuditEvent.DISABLE_MFA,
         AuditEvent.ACCEPT_INVITATION,
         AuditEvent.REMOVE_MEMBER,
+        AuditEvent.CHANGE_ROLE,
+        AuditEvent.INVITE,
+        AuditEvent.CHANGE_ORGANIZATION,
+        AuditEvent.BEGIN_CANARY,
+        AuditEvent.APPROVE_REQUEST,
+        AuditEvent.REFUSE_REQUEST,
+        AuditEvent.WITHDRAW_REQUEST,
         AuditEvent.CHECK_OUT,
         AuditEvent.CHANGE_NOTICE_SETTING,
     }

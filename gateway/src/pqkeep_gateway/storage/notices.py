@@ -39,6 +39,7 @@ from pqkeep_gateway.storage.database import (
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import (
     API_KEYS,
+    APPROVALS,
     NOTICE_CHECKS,
     NOTICE_MAIL_REFUSALS,
     NOTICE_SETTINGS,
@@ -111,11 +112,21 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingApprovals:
+    """Requests that wait for the approval of a second person."""
+
+    count: int
+    newest_us: int
+    """When the last of them was made, in microseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accounts:
     """What the accounts database has about a tenant."""
 
     api_keys: tuple[ApiKeyFacts, ...]
     without_factor: Members
+    approvals: WaitingApprovals
 
 
 class NoticeNotFoundError(Exception):
@@ -302,11 +313,23 @@ class SqlNotices:
         without = sa.and_(USERS.c.tenant_id == tenant, USERS.c.has_mfa.is_(False))
         count = sa.select(sa.func.count(), sa.func.max(USERS.c.created_at_us)).where(without)
         first = sa.select(USERS.c.email).where(without).order_by(USERS.c.created_at_us, USERS.c.id)
+        waits = sa.and_(
+            APPROVALS.c.tenant_id == tenant,
+            APPROVALS.c.state == "waiting",
+            APPROVALS.c.expires_at_us > now_us,
+        )
+        newest = sa.func.max(APPROVALS.c.requested_at_us)
+        waiting = sa.select(sa.func.count(), newest).where(waits)
         async with read_transaction(self._engine) as connection:
+            approvals, asked_us = (await connection.execute(waiting)).one()
             keys = tuple(map(_api_key_facts, await connection.execute(api_keys)))
             number, newest_us = (await connection.execute(count)).one()
             emails = (await connection.execute(first.limit(MAX_NAMED))).scalars().all()
-        return Accounts(keys, Members(number, time_of(newest_us or 0), tuple(emails)))
+        return Accounts(
+            keys,
+            Members(number, time_of(newest_us or 0), tuple(emails)),
+            WaitingApprovals(approvals, asked_us or 0),
+        )
 
     async def report_rate_limit(
         self, tenant: TenantId, busiest: Busy | None, now: datetime

@@ -182,12 +182,18 @@ def _members(facts: Facts) -> Finding | None:
     )
 
 
+def _approvals(facts: Facts) -> Finding | None:
+    waiting = facts.accounts.approvals
+    return Finding(Details(count=waiting.count), waiting.newest_us) if waiting.count else None
+
+
 RULES: Mapping[NoticeKind, Callable[[Facts], Finding | None]] = {
     NoticeKind.API_KEY_EXPIRING: _expiring,
     NoticeKind.API_KEY_UNUSED: _api_key_unused,
     NoticeKind.API_KEY_TOO_POWERFUL: _too_powerful,
     NoticeKind.QUOTA_NEARLY_USED: _quota,
     NoticeKind.MEMBER_WITHOUT_FACTOR: _members,
+    NoticeKind.APPROVAL_WAITING: _approvals,
 }
 _OF_KEYS: Mapping[NoticeKind, Callable[[Facts, KeySurvey], Finding | None]] = {
     NoticeKind.KEY_DESTRUCTION: _destroyed,
