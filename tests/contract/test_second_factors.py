@@ -168,7 +168,12 @@ def test_people_see_their_organization(
     person = new_person(tenant.tenant_id, role)
     shown = person.get("/auth/organization")
     name = tenant.get(f"/tenants/{tenant.tenant_id}")["name"]
-    assert shown == {"require_mfa": False, "tenant_id": tenant.tenant_id, "name": name}
+    assert shown == {
+        "require_mfa": False,
+        "require_approval": False,
+        "tenant_id": tenant.tenant_id,
+        "name": name,
+    }
 
 
 def test_an_organization_can_require_it(owner: Caller, new_person: Callable[..., Caller]) -> None:
