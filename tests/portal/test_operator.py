@@ -5,9 +5,8 @@ from __future__ import annotations
 import html
 import re
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from http import HTTPStatus
-from types import SimpleNamespace
 
 from playwright.sync_api import Page, expect
 from tests.fixtures.browser import Visit, assert_accessible, go_to
@@ -16,8 +15,7 @@ from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import MARKUP, assert_fits, get_page
 
-from pqkeep_gateway.http.text import timestamp
-from pqkeep_gateway.portal.views.operator import PAGE, attention
+from pqkeep_gateway.portal.views.operator import PAGE
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -162,27 +160,3 @@ def test_a_long_list_of_tenants_has_pages(installation: Installation) -> None:
     assert f"{prefix} {PAGE}<" in rest
     assert ">More<" not in rest
     assert "must be a UUID" in get_page(operator, f"{path}?after=x").text
-
-
-def test_what_needs_attention_comes_worst_first() -> None:
-    """The order is: a failed part, a passed deadline, then tasks that are due soon."""
-    found = SimpleNamespace(
-        parts=[SimpleNamespace(name="mail_server", ready=False, reason="it does not answer")],
-        shards=[
-            SimpleNamespace(name="default", ready=True, reason=None),
-            SimpleNamespace(name="b", ready=False, reason="it does not answer"),
-        ],
-        log=SimpleNamespace(quarantined=2, outbox_oldest_at=timestamp(NOW - timedelta(hours=1))),
-        mail=SimpleNamespace(oldest_at=None),
-        certificates=[
-            SimpleNamespace(name="https", expires_at=timestamp(NOW - timedelta(days=1))),
-            SimpleNamespace(name="link.gateway", expires_at=timestamp(NOW + timedelta(days=9))),
-        ],
-        root_key=SimpleNamespace(created_at=timestamp(NOW - timedelta(days=400))),
-        tenants=SimpleNamespace(scheduled_for_deletion=2),
-        operators=(),
-    )
-    said = [(each.kind, each.text) for each in attention(found, NOW)]
-    assert [kind for kind, _ in said] == ["danger"] * 4 + ["warn"] * 5
-    assert said[0][1] == "Mail: it does not answer."
-    assert ("warn", "To be deleted, with all keys: 2 tenants. See Tenants.") in said

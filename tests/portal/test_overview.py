@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from datetime import UTC, datetime, timedelta
 
-import pytest
-from msgspec import structs
 from playwright.sync_api import expect
 from tests.fixtures.browser import assert_accessible
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
-
-from pqkeep_gateway.api.keyrings import EXAMPLE as KEYRING_EXAMPLE
-from pqkeep_gateway.api.keys import EXAMPLE as KEY_EXAMPLE
-from pqkeep_gateway.http.text import timestamp
-from pqkeep_gateway.portal.views.overview import old_keys
 
 
 def test_an_empty_tenant_is_shown_first_steps_that_work(
@@ -49,7 +41,7 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
 
 
 def test_the_overview_asks_for_each_thing_once(installation: Installation) -> None:
-    """With any number of keyrings, a view leaves the same three records of lists."""
+    """With any number of keyrings, a view leaves one record of a list."""
     tenant = installation.new_tenant()
     for name in ("payments", "releases"):
         tenant.post("/kms/keyrings", {"name": name}, status=201)
@@ -60,11 +52,7 @@ def test_the_overview_asks_for_each_thing_once(installation: Installation) -> No
     page = get_page(viewer, "/portal").text
     assert page.count('data-label="Keyring">payments<') == 1
     left = tenant.get("/audit/records", limit=500)["records"][before:]
-    lists = [
-        "list-keyrings",
-        "list-keys",
-        "list-keys",
-    ]  # keyrings, active keys, keys to be destroyed
+    lists = ["list-keys"]
     assert sorted(each["operation"] for each in left) == lists
     assert {each["keyring"] for each in left} == {None}
 
@@ -82,42 +70,11 @@ def test_a_destruction_needs_attention(installation: Installation) -> None:
     at = owner.post_proven("/kms/keys/archive", {**of_it, "delay_days": 9})["archive_at"]
     page = get_page(owner, "/portal").text
     when = f"{at[:10]} {at[11:16]} UTC"
-    assert f"Kyber768 v1 in payments will be destroyed in 9 days, at {when}." in page
-    assert 'href="/portal/keys/Kyber768/1?keyring=payments">Open the key' in page
+    assert f"payments/Kyber768 v1 will be destroyed at {when}." in page
+    assert 'href="/portal/keys?q=is%3Ascheduled&amp;sort=destruction">See the keys' in page
     assert owner.get("/kms/keys", scheduled="true", all_keyrings="true")["total"] == 1
     tenant.post("/kms/keys/archive/cancel", of_it)
     assert "will be destroyed" not in get_page(owner, "/portal").text
-
-
-DAYS_OLD = 200
-
-
-@pytest.mark.parametrize(
-    ("rotation_days", "is_old"),
-    [(None, False), (90, True), (199, True), (200, False), (400, False)],
-)
-def test_a_key_is_old_by_its_own_keyrings_days(rotation_days: int | None, *, is_old: bool) -> None:
-    """The keyring's setting decides when a key is old; without it a year."""
-    ring = structs.replace(KEYRING_EXAMPLE, name="payments", rotation_days=rotation_days)
-    created = timestamp(datetime.now(UTC) - timedelta(days=DAYS_OLD, hours=1))
-    key = structs.replace(KEY_EXAMPLE, keyring="payments", created_at=created)
-    found = [each.text for each in old_keys([key], [ring])]
-    assert bool(found) is is_old
-    year = structs.replace(key, keyring="default", created_at="2020-01-01T00:00:00.000Z")
-    (text,) = [each.text for each in old_keys([year], [ring])]
-    assert "is older than a year" in text
-
-
-def test_many_old_keys_are_counted() -> None:
-    """All old keys are counted, and the first ones are named."""
-    created = "2020-01-01T00:00:00.000Z"
-    keys = [
-        structs.replace(KEY_EXAMPLE, keyring=f"ring-{n:04}", created_at=created)
-        for n in range(2000)
-    ]
-    found = [each.text for each in old_keys(keys, [])]
-    assert len(found) == 6
-    assert found[-1] == "1,995 more active keys are older than they should be."
 
 
 def test_looking_is_not_an_operation(installation: Installation) -> None:
@@ -145,3 +102,32 @@ def test_a_busy_tenant_is_shown_its_operations(
     expect(page.get_by_role("link", name="Kyber768")).to_be_visible()
     expect(page.get_by_text("Your account has no authenticator app.")).to_be_visible()
     assert_accessible(page)
+
+
+def test_a_notice_is_new_until_a_person_has_seen_it(
+    visit_as: SignedIn, installation: Installation
+) -> None:
+    """The bell counts new notices on every page, and its page notes who has seen them."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", {}, status=201)
+    found = {notice["kind"]: notice for notice in owner.get("/notices")["notices"]}
+    assert {"api-key-too-powerful", "member-without-factor"} <= set(found)
+    visit = visit_as(owner)
+    page = visit.open("/portal/keyrings")
+    bell = page.get_by_role("navigation", name="Portal").get_by_role("link", name="Notices")
+    expect(bell).to_contain_text(f"{len(found)} new")
+    bell.focus()
+    with page.expect_response("**/api/v1/notices/seen"):
+        page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Notices")).to_be_visible()
+    assert_accessible(page)
+    page.reload()
+    expect(bell).not_to_contain_text("new")
+    expect(page.get_by_text("seen by").first).to_be_visible()
+    admin = installation.person(tenant.tenant_id, "admin")
+    seen = admin.get("/notices")["notices"]
+    assert all(notice["new"] and notice["seen"] == 1 for notice in seen if notice["count"] == 1)
+    viewer = installation.person(tenant.tenant_id, "viewer").get("/notices")["notices"]
+    assert "member-without-factor" not in {notice["kind"] for notice in viewer}
+    assert all(not notice["seen_by"] for notice in viewer)

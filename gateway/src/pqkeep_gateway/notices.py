@@ -236,21 +236,21 @@ KINDS: Mapping[NoticeKind, Kind] = {
     NoticeKind.KEY_DESTRUCTION: Kind(
         title="Key versions are scheduled for destruction",
         sentence=_destruction,
-        path=_at("/keys?scheduled=true"),
+        path=_at("/keys?q=is%3Ascheduled&sort=destruction"),
         action="See the keys, or cancel",
         severity=Severity.DANGER,
     ),
     NoticeKind.KEY_OLD: Kind(
         title="Active keys are older than their schedule",
         sentence=_old,
-        path=_at("/keys?status=active"),
+        path=_at("/keys?q=status%3Aactive&sort=created"),
         action="Rotate them",
         days=365,
     ),
     NoticeKind.KEY_UNUSED: Kind(
         title="Active keys are not used",
         sentence=_unused,
-        path=_at("/keys?status=active"),
+        path=lambda details: f"/keys?q=status%3Aactive+unused%3A{details.limit or 90}d",
         action="Retire them",
         severity=Severity.INFO,
         days=90,
@@ -487,6 +487,15 @@ OPERATOR_KINDS = tuple(kind for kind, row in KINDS.items() if row.for_operators)
 EVENT_KINDS = tuple(kind for kind, row in KINDS.items() if row.lasts is not None)
 """Kinds that an event opens, and that close after a time."""
 
+
+ABOUT_PEOPLE = frozenset(
+    {
+        NoticeKind.MEMBER_WITHOUT_FACTOR,
+        NoticeKind.FACTOR_REMOVED,
+        NoticeKind.REFRESH_TOKEN_REUSED,
+    }
+)
+"""Kinds that name members. Only callers who may list members see them."""
 
 CAUSES: frozenset[GatewayOperation] = frozenset(
     {

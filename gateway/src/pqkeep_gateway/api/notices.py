@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Annotated, cast
 from uuid import UUID
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
-from pqkeep_gateway.access.callers import Permission, Role
+from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
@@ -29,6 +29,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.notices import (
+    ABOUT_PEOPLE,
     KINDS,
     TENANT_KINDS,
     Details,
@@ -301,16 +302,22 @@ class _Notices:
         """List what needs attention, the last raised first.
 
         A notice closes by itself when its cause is gone. `closed` lists those of the last 30 days.
+        Only owners, admins and operators see notices about members, and who has seen a notice.
         """
         tenant = await self._tenant_of(call)
         is_closed = call[_STATE] is State.CLOSED
         if tenant == INSTALLATION and not is_closed:
             return _page(await self._find_installation())
         await self._settle(tenant)
+        sees_people = may(call.principal.caller, Permission.MANAGE_TEAM)
         page = await self._stored.list(
-            tenant, call.principal.user, closed=is_closed, limit=call[_LIMIT]
+            tenant,
+            call.principal.user,
+            closed=is_closed,
+            limit=call[_LIMIT],
+            hidden=() if sees_people else ABOUT_PEOPLE,
         )
-        return _page(page)
+        return _page(page, names_people=sees_people)
 
     async def see(self, call: ApiCall) -> SeenData:
         """Note that the signed-in person has seen open notices. Colleagues are shown this."""
@@ -375,8 +382,10 @@ class _Notices:
         return date_of(self._clock())
 
 
-def _page(page: NoticePage) -> NoticesData:
+def _page(page: NoticePage, *, names_people: bool = True) -> NoticesData:
     notices = tuple(map(_notice, page.notices))
+    if not names_people:
+        notices = tuple(structs.replace(notice, seen_by=()) for notice in notices)
     return NoticesData(notices=notices, total=page.total, unseen=page.unseen)
 
 

@@ -30,7 +30,7 @@ from pqkeep_gateway.http.static_document import METHODS
 from pqkeep_gateway.portal import assets
 from pqkeep_gateway.portal.lists import FORMS
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
-from pqkeep_gateway.portal.reading import Reader
+from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.rendering import Templates
 from pqkeep_gateway.portal.views import (
     api_keys,
@@ -40,6 +40,7 @@ from pqkeep_gateway.portal.views import (
     keyrings,
     keys,
     migration,
+    notices,
     operator,
     overview,
     people,
@@ -55,6 +56,7 @@ PAGES: tuple[Page, ...] = (
     *search.PAGES,
     *operator.PAGES,
     *overview.PAGES,
+    *notices.PAGES,
     *keys.PAGES,
     *keyrings.PAGES,
     *api_keys.PAGES,
@@ -309,6 +311,9 @@ class PageResource:
         """
         caller = reader.principal.caller
         me = tenant = step_up = None
+        unseen = Section()
+        if not reader.principal.must_enroll:
+            unseen = await reader.section("list_notices", limit=1)
         if reader.principal.user is not None:
             sections = await asyncio.gather(
                 reader.section("me"),
@@ -321,6 +326,7 @@ class PageResource:
             me, step_up, tenant = (section.data for section in sections)
         return {
             "me": me,
+            "unseen": unseen.data.unseen if unseen.data else 0,
             "step_up": step_up,
             "tenant": tenant,
             "is_operator": caller is Credential.OPERATOR,
@@ -340,6 +346,7 @@ class PageResource:
     async def _render(self, template: str, page: Page | None, **content: object) -> bytes:
         around = {
             "me": None,
+            "unseen": 0,
             "step_up": None,
             "tenant": None,
             "is_operator": False,

@@ -152,18 +152,31 @@ class SqlNotices:
     # --- Reading ------------------------------------------------------------------------------
 
     async def list(
-        self, tenant: TenantId, reader: UserId | None, *, closed: bool = False, limit: int = 100
+        self,
+        tenant: TenantId,
+        reader: UserId | None,
+        *,
+        closed: bool = False,
+        limit: int = 100,
+        hidden: Collection[NoticeKind] = (),
     ) -> NoticePage:
-        """Return a tenant's open or closed notices. ``reader``: the person who reads."""
+        """Return a tenant's open or closed notices, without hidden kinds.
+
+        ``reader``: the person who reads.
+        """
         state = NOTICES.c.closed_at_us.is_not(None) if closed else _IS_SHOWN
-        matches = sa.and_(NOTICES.c.tenant_id == tenant, state)
+        matches = sa.and_(
+            NOTICES.c.tenant_id == tenant,
+            state,
+            NOTICES.c.kind.in_([kind for kind in NoticeKind if kind not in hidden]),
+        )
         newest = NOTICES.c.closed_at_us if closed else NOTICES.c.raised_at_us
         query = sa.select(NOTICES).where(matches).order_by(newest.desc(), NOTICES.c.id).limit(limit)
         async with read_transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
             total = sa.select(sa.func.count()).select_from(NOTICES).where(matches)
             count = (await connection.execute(total)).scalar_one()
-            unseen = await _count_unseen(connection, tenant, reader)
+            unseen = await _count_unseen(connection, tenant, reader, hidden)
             views = await _views(connection, [row.id for row in rows])
         notices = (_notice(row) for row in rows)
         shown = tuple(_seen(notice, views.get(notice.id, ()), reader) for notice in notices)
@@ -610,10 +623,15 @@ def _unseen(query: sa.Select[Any], tenant: TenantId, reader: UserId) -> sa.Selec
 
 
 async def _count_unseen(
-    connection: AsyncConnection, tenant: TenantId, reader: UserId | None
+    connection: AsyncConnection,
+    tenant: TenantId,
+    reader: UserId | None,
+    hidden: Collection[NoticeKind],
 ) -> int:
     """Return the number of open notices that a person has not seen; without a person, of all."""
     count = sa.select(sa.func.count()).select_from(NOTICES)
+    if hidden:
+        count = count.where(NOTICES.c.kind.not_in(hidden))
     if reader is None:
         query = count.where(NOTICES.c.tenant_id == tenant, _IS_SHOWN)
     else:

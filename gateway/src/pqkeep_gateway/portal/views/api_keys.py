@@ -13,7 +13,6 @@ from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
-from pqkeep_gateway.portal.views.overview import used_up
 from pqkeep_gateway.storage.api_keys import ApiKeyStatus
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -35,6 +34,9 @@ GROUPS: Mapping[Group, tuple[str, str]] = {
 }
 """The groups of operations, with title and description."""
 _WORDS = {group.value: title.lower() for group, (title, _) in GROUPS.items()}
+
+USED_UP = 0.75
+"""An API key uses up the rate limit if it sends this part of a minute's limit in two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,20 @@ async def _read(visit: Visit) -> Content:
         "next": str(shown[-1].version) if len(matching) > begin + SHOWN else "",
         "statuses": [(status.value, status.value) for status in ApiKeyStatus],
     }
+
+
+def used_up(usage: Section) -> str:
+    """Return a message about an API key that uses up the rate limit, or an empty text."""
+    if not usage.data or not usage.data.busiest_api_keys or not usage.data.requests_per_minute:
+        return ""
+    busiest = usage.data.busiest_api_keys[0]
+    if busiest.requests < USED_UP * usage.data.requests_per_minute:
+        return ""
+    name = f" “{busiest.name}”" if busiest.name else ""
+    return (
+        f"The rate limit is used up: API key version {busiest.version}{name} sent"
+        f" {busiest.requests:,} requests in the last two minutes."
+    )
 
 
 async def _read_key(visit: Visit) -> Content:

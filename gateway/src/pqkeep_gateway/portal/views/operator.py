@@ -1,25 +1,16 @@
 """Operators' pages: the installation's state, and its tenants."""
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pqkeep_gateway.access.callers import Permission, Role
 from pqkeep_gateway.access.entitlements import Plan, Subscription, TenantStatus, Tier
 from pqkeep_gateway.portal.charts import KINDS, PERIODS, period_of, usage_chart, usage_rows
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, SHOWN, Content, Page, Visit
-from pqkeep_gateway.portal.rendering import instant, many
+from pqkeep_gateway.portal.views.notices import BADGES, worst_first
 from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS
 
 PAGE = 50
-OLD_ROOT_KEY = timedelta(days=365)
-"""The age at which a root key should be rotated."""
-ENDS_SOON = timedelta(days=30)
-"""The remaining time at which a certificate should be replaced."""
-SLOW = timedelta(minutes=5)
-"""The accepted waiting time of an event for the log, and of a message for delivery."""
 PARTS = {
     "key_service": ("Key service", "runs all key operations"),
     "keys_database": ("Keys database", "stores encrypted keys"),
@@ -32,78 +23,20 @@ PARTS = {
 """The name and the task of each part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """A problem for an operator."""
-
-    text: str
-    kind: str = "warn"
-
-
 async def _read_installation(visit: Visit) -> Content:
     reader = visit.reader
-    installation, operators = await asyncio.gather(
-        reader.section("get_installation"), reader.section("list_operators")
+    installation, operators, notices = await asyncio.gather(
+        reader.section("get_installation"),
+        reader.section("list_operators"),
+        reader.section("list_notices"),
     )
-    data = installation.data
     return {
         "installation": installation,
         "operators": operators,
         "parts": PARTS,
-        "attention": () if data is None else tuple(attention(data, datetime.now(UTC))),
+        "attention": worst_first(notices),
+        "badges": BADGES,
     }
-
-
-def attention(installation: Any, now: datetime) -> Iterator[Attention]:
-    """Return the installation's problems, the worst first."""
-    for part in installation.parts:
-        if not part.ready:
-            title = PARTS.get(part.name, (part.name,))[0]
-            yield Attention(f"{title}: {part.reason}.", "danger")
-    yield from _lost_shards(installation)
-    if installation.log.quarantined:
-        count = many(installation.log.quarantined, "event")
-        yield Attention(f"Refused by the audit log: {count}. See the runbook.", "danger")
-    for certificate in installation.certificates:
-        left = instant(certificate.expires_at) - now
-        if left < timedelta(0):
-            yield Attention(f"The certificate {certificate.name} has expired.", "danger")
-        elif left < ENDS_SOON:
-            days = many(left.days + 1, "day")
-            yield Attention(f"The certificate {certificate.name} expires within {days}.")
-    minutes = SLOW // timedelta(minutes=1)
-    old = (
-        (
-            installation.log.outbox_oldest_at,
-            SLOW,
-            f"Events wait more than {minutes} minutes for the audit log.",
-        ),
-        (installation.mail.oldest_at, SLOW, f"Messages wait more than {minutes} minutes."),
-        (
-            installation.root_key and installation.root_key.created_at,
-            OLD_ROOT_KEY,
-            "The root key is more than a year old. Run pqkeepd root-key rotate.",
-        ),
-    )
-    for since, longest, text in old:
-        if since and now - instant(since) > longest:
-            yield Attention(text)
-    yield from _about_tenants_and_operators(installation)
-
-
-def _about_tenants_and_operators(installation: Any) -> Iterator[Attention]:
-    if installation.tenants and installation.tenants.scheduled_for_deletion:
-        count = many(installation.tenants.scheduled_for_deletion, "tenant")
-        yield Attention(f"To be deleted, with all keys: {count}. See Tenants.")
-    if installation.operators == ():
-        yield Attention("No operator has a name, so the audit log cannot tell operators apart.")
-
-
-def _lost_shards(installation: Any) -> Iterator[Attention]:
-    """Return the shards that do not work, if there is more than one shard."""
-    for shard in installation.shards:
-        if not shard.ready and len(installation.shards) > 1:
-            yield Attention(f"Shard {shard.name}: {shard.reason}.", "danger")
 
 
 async def _read_tenants(visit: Visit) -> Content:
