@@ -145,7 +145,8 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_key_service_operations_total",
         Kind.COUNTER,
-        "Requests that the key service has completed, each with its audit record.",
+        "Requests that the key service has completed, each with its audit record. A rule's "
+        "denials have the outcome `rule-denied`.",
         {
             "operation": OPERATIONS,
             "algorithm": ALGORITHMS,
