@@ -47,7 +47,14 @@ DIGESTS = frozenset(
 )
 """32 bytes each."""
 SALTS = frozenset(
-    {"idempotency_keys.salt", "users.totp_salt", "sessions.exchange_salt", "outgoing_mail.salt"}
+    {
+        "idempotency_keys.salt",
+        "users.totp_salt",
+        "sessions.exchange_salt",
+        "outgoing_mail.salt",
+        "webhooks.salt",
+        "webhooks.previous_salt",
+    }
 )
 """16 bytes each, from which a secret is derived with the pepper."""
 MACS = frozenset(
@@ -65,6 +72,7 @@ MACS = frozenset(
         "registrations.mac",
         "password_resets.mac",
         "approvals.mac",
+        "webhooks.mac",
     }
 )
 """32 bytes each, over the digest and its owner: see test_moved_rows.py."""
@@ -176,6 +184,14 @@ TEXTS = frozenset(
         "outgoing_mail.kind",
         "outgoing_mail.recipient",
         "outgoing_mail.inviter",
+        "webhooks.name",
+        "webhooks.url",
+        "webhooks.state",
+        "webhooks.created_by",
+        "webhook_deliveries.kind",
+        "webhook_deliveries.body",
+        "webhook_deliveries.state",
+        "webhook_deliveries.problem",
     }
 )
 """Public for every reader of the database."""

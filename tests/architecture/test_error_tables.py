@@ -46,6 +46,9 @@ INTERNAL = frozenset(
         "TransitError",  # an ApiError in the words of Vault
         "QuotaUsedUpError",
         "RehearsedError",  # caught by the pipeline
+        "RefusedAddressError",
+        "TooSlowError",
+        "InvalidUrlError",
         "UsedError",  # of it only UsedCodeError is raised
         "_TooNearError",
     }

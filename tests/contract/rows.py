@@ -41,6 +41,7 @@ from pqkeep_gateway.api import (
     team,
     tenants,
     usage,
+    webhooks,
 )
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.tenancy import plans
@@ -66,6 +67,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *key_import.endpoints(nothing, terms),
         *campaigns.endpoints(no_keys, nothing, nothing),
         *external_keys.endpoints(nothing, nothing, nothing),
+        *webhooks.endpoints(nothing, nothing, nothing, nothing, nothing),
         *inventory.endpoints(nothing, nothing),
         *search.endpoints(nothing, nothing, nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),

@@ -35,6 +35,7 @@ class Prepared:
 
     owner: Caller
     colleague: str
+    webhook: str
     approval: str = ""
     """A request for approval by another owner, which waits."""
 
@@ -56,6 +57,7 @@ class Prepared:
             "version": 1,
             "name": "payments",
             "kind": "key-old",
+            "webhook": self.webhook,
         }
 
     def _bodies(self) -> Mapping[str, Mapping[str, Any]]:
@@ -78,6 +80,8 @@ class Prepared:
             "change_role": {"role": "viewer"},
             "change_notice_setting": {"enabled": False},
             "check_out": {"tier": "professional"},
+            "create_webhook": {"name": "pager", "url": "https://hooks.example.com/"},
+            "change_webhook": {"active": False},
             "put_rule": {"algorithms": ["Kyber768"]},
             "put_rules": {"name": "payments", "algorithms": ["Kyber768"]},
         }
@@ -99,11 +103,14 @@ def prepare(
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
     rule = {"algorithms": ["Kyber768"]}
     assert owner.ask_proven("PUT", "/rules/algorithms/payments", rule).is_success
+    hook = {"name": "on-call", "url": "https://hooks.example.com/"}
+    webhook = owner.post_proven("/webhooks", hook, status=201)["id"]
     plan_of_move = {"sources": [KEY], "target": {"algorithm": "X-Wing"}}
     assert tenant.ask("PUT", "/campaigns/payments", plan_of_move).is_success
     approval = _asked(owner, new_person(tenant.tenant_id))
     if buys:
         owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
+    return Prepared(owner, colleague, webhook)
     return Prepared(owner, colleague, approval)
 
 

@@ -43,6 +43,7 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /rules/preview",
             "GET /rules/profiles",
             "GET /campaigns",
+            "GET /webhooks",
             "GET /inventory",
             "GET /inventory/cbom",
             "GET /inventory/uses",
@@ -80,8 +81,16 @@ OF_NOBODY = frozenset(
     {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
 )
 """Paths without a tenant are 404 for the operator: see test_team.py for the others."""
-OF_PEOPLE = frozenset({"GET /rules/algorithms/{name}"})
-"""Only people make a rule, so these tenants have none: see test_rules.py."""
+OF_PEOPLE = frozenset(
+    {
+        "GET /rules/algorithms/{name}",
+        "POST /webhooks/{webhook}/test",
+        "GET /webhooks/{webhook}/deliveries",
+        "POST /webhooks/{webhook}/deliveries/{delivery}/resend",
+    }
+)
+"""Only people make rules and webhooks, so these tenants have none: see test_rules.py,
+test_webhooks.py."""
 OF_A_SUSPENDED = frozenset({"DELETE /tenants/{tenant_id}", "DELETE /tenants/{tenant_id}/deletion"})
 """If the tenant is active, the operator gets 409: see test_tenant_deletion.py."""
 ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
@@ -388,6 +397,8 @@ def test_the_matrix(
         name="new" if method == "PUT" else KEYRING,
         source=KEYRING,
         kind="key-old",
+        webhook=uuid.uuid4(),
+        delivery=uuid.uuid4(),
         id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),
     )
     caller = other if credential == "other" else _shown(where, tenant, credential)

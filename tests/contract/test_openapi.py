@@ -26,6 +26,7 @@ PARTS = (
     "kms",
     "rules",
     "campaigns",
+    "webhooks",
     "inventory",
     "tenants",
     "operators",
@@ -219,6 +220,13 @@ def test_examples_work(
     rule = {"algorithms": ["Dilithium3"]}
     owner = new_person(tenant.tenant_id)
     assert owner.ask_proven("PUT", "/rules/algorithms/cnsa-2.0.kem", rule).is_success
+    hook = {"name": "on-call", "url": "https://hooks.example.com/"}
+    webhook = owner.post_proven("/webhooks", hook, status=201)["id"]
+    ids = {
+        "tenant_id": tenant.tenant_id,
+        "webhook": webhook,
+        "delivery": tenant.post(f"/webhooks/{webhook}/test", status=202)["id"],
+    }
     for _ in range(64):  # as many records as the examples speak of
         tenant.get("/kms/keys")
     operator.post("/audit/checkpoints", status=201)
@@ -239,7 +247,7 @@ def test_examples_work(
             assert operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", suspended).is_success
         answer = web.request(
             method,
-            path.format(tenant_id=tenant.tenant_id, **path_examples(operation)),
+            path.format(**{**path_examples(operation), **ids}),
             params={
                 field: tenant.tenant_id if field == "tenant_id" else example
                 for field, example in query_examples(operation).items()
@@ -293,6 +301,7 @@ def query_examples(operation: Any) -> dict[str, str]:
         and each["name"] not in {"keyring", "shard", "log", "tenant"}
         # An export has filters, or begins after a record.
         and (each["name"], operation["operationId"]) != ("after", "export_audit_log")
+        and each["schema"].get("format") != "uuid"  # positions in lists of others
     }
 
 

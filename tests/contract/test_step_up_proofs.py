@@ -34,6 +34,9 @@ CREDENTIALS = {
     "change_organization",
     "create_api_key",
     "rotate_api_key",
+    "create_webhook",
+    "change_webhook",
+    "rotate_webhook_secret",
 }
 """Operations that change credentials and factors, or return a credential that outlasts the session."""
 

@@ -31,6 +31,8 @@ ALLOWED: Mapping[str, str] = {
     "end_canary": "gives back what was there before, and nothing to anybody else",
     "import_external_keys": "is a statement, and the record has the digest of the one before",
     "remove_external_keys": "is a statement, which can be made again",
+    "test_webhook": "goes where messages go anyway",
+    "resend_webhook_delivery": "goes where it went before",
     "restore_keyring": "destroys nothing, and the keyring can be deleted again",
     "see_notices": "says only that this person has seen them",
     "dismiss_notice": "is recorded, and the notice returns when its cause grows",

@@ -71,6 +71,8 @@ RUN: Mapping[str, str] = {
     "docs/sdk.md python": "test_documents_in_order.py::test_everything_in_order",
     "docs/sdk.md toml": "../../sdk/tests/test_documentation.py::",
     "docs/single-sign-on.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/webhooks.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/webhooks.md python": "../contract/test_webhooks.py::test_the_documented_receiver",
     "docs/testing.md sh": "test_operators_pages.py::test_targets_of_make_exist",
     "docs/tls.md sh": "test_every_snippet.py::test_renewal_in_order",
     "docs/tls.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",

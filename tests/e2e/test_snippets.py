@@ -51,7 +51,16 @@ BY_OPERATOR = {
     *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
 }
 """Operations that an API key may not do, or that would end it."""
-IN_THE_CLIENT = ("/kem/", "/signature/", "/mac/", "/kms/", "/tenants", "/audit/", "/healthz")
+IN_THE_CLIENT = (
+    "/kem/",
+    "/signature/",
+    "/mac/",
+    "/kms/",
+    "/tenants",
+    "/webhooks",
+    "/audit/",
+    "/healthz",
+)
 """The beginnings of paths with calls of the client."""
 BATCH = "_batch"
 """The endings of batches' names."""
@@ -83,6 +92,8 @@ def prepared(tenant: Caller, person: Caller) -> Iterator[str]:
     """Yield the operations in order, after preparing the objects of their examples."""
     rules = person.ask_proven("PUT", "/rules/algorithms", {"profile": "cnsa-2.0"})
     rules.raise_for_status()  # without dates
+    webhook = {"name": "on-call", "url": "https://hooks.example.com/"}
+    person.post_proven("/webhooks", webhook, status=201)
     for algorithm in ("Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
@@ -109,6 +120,11 @@ def values_of(name: str, tenant: Caller) -> dict[str, object]:
         values["tenant_id"] = tenant.tenant_id
     if name == "create_tenant":
         values["name"] = f"one more, beside {tenant.tenant_id}"
+    if "webhook" in values:
+        values["webhook"] = tenant.get("/webhooks")["webhooks"][0]["id"]
+    if "delivery" in values:
+        path = f"/webhooks/{values['webhook']}/deliveries"
+        values["delivery"] = tenant.get(path)["deliveries"][0]["id"]
     if name.endswith(BATCH):
         values["items"] = [values_of(name.removesuffix(BATCH), tenant)]
     if made := MADE_BY.get(name.removesuffix("_by_short_path")):

@@ -42,7 +42,14 @@ FRAME = {"me", "list_step_up_methods", "get_tenant"}
 """The frame of a signed-in person's pages, without which there is no page."""
 NAMES_ONLY = {
     (path, "list_members")
-    for path in ("/audit", "/audit/{id}", "/keys", "/keys/{algorithm}/{version}", "/migration")
+    for path in (
+        "/audit",
+        "/audit/{id}",
+        "/keys",
+        "/keys/{algorithm}/{version}",
+        "/migration",
+        "/webhooks/{webhook}",
+    )
 }
 """Reads of addresses for identifiers, which are otherwise shown alone."""
 NOT_SAID = {
@@ -72,6 +79,8 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/try": ("You need a key first",),
     "/audit": ("No records yet",),
     "/migration": ("No keys to count", "No rules yet", "No campaigns yet"),
+    "/webhooks": ("No webhooks yet",),
+    "/webhooks/{webhook}": ("There is no such webhook",),
     "/team": ("No member matches", "No open invitations"),
     "/billing": ("No invoices yet",),
     "/keys/{algorithm}/{version}": ("There is no such key",),
@@ -91,7 +100,12 @@ ALL = (*PAGES, DEMO)
 SIGN_INS = {"/sign-in": {"login"}, "/operator/sign-in": {"operator_login"}}
 """Operations of forms that are no ``ui.form``."""
 (KEY,) = next(cast("Any", each.example).keys for each in api_rows() if each.name == "list_keys")
-VALUES = {"algorithm": KEY.algorithm.value, "version": str(KEY.key_version), "id": "1"}
+VALUES = {
+    "algorithm": KEY.algorithm.value,
+    "version": str(KEY.key_version),
+    "id": "1",
+    "webhook": "0b5e0f9c-53a5-4b8e-9a63-7b5a2e1d0c44",
+}
 OPERATOR = OperatorPrincipal(is_read_only=True)
 OWNER = SessionPrincipal(
     tenant=TenantId(uuid4()),

@@ -287,6 +287,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     audit_sink_ca_file: Path | None = None
     """Trusted certificate authorities in PEM for a collector, or syslog with TLS, instead of the
     system's."""
+    webhook_networks: tuple[str, ...] = ()
+    """Networks in CIDR notation that webhooks may reach although they are not public, over HTTPS or
+    HTTP. Their people and programs can then reach every port there."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of reverse proxies, in CIDR notation. Their Forwarded or X-Forwarded-For headers set
     a request's source address, and their connections are not limited by address."""
@@ -322,7 +325,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         _check_key_services(self)
         _ = self.management
         for network in self.trusted_proxies:
-            _check_network(network)
+            _check_network("trusted_proxies", network)
+        for network in self.webhook_networks:
+            _check_network("webhook_networks", network)
         _check_audit_sink(self.audit_sink, self.audit_sink_token_file, self.audit_sink_ca_file)
         if self.smtp is not None and self.mailbox is not None:
             raise ValueError("mailbox: remove it, or remove smtp: only one can receive messages")
@@ -436,9 +441,9 @@ def _check_key_services(config: Config) -> None:
         raise ValueError("shards: a socket or an address occurs twice")
 
 
-def _check_network(text: str) -> None:
+def _check_network(setting: str, text: str) -> None:
     """Raise ValueError for an invalid network, bits beyond its prefix, or a zone."""
-    message = "trusted_proxies: not networks in CIDR notation"
+    message = f"{setting}: not networks in CIDR notation"
     if "%" in text:
         raise ValueError(message)
     try:

@@ -65,6 +65,7 @@ class MailKind(StrEnum):
     APPROVAL_REQUESTED = "approval-requested"
     NOTICES = "notices"
     """A digest of new notices."""
+    WEBHOOK_DISABLED = "webhook-disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,14 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "    {here}/portal/notices\n\n"
         "You get this message as an owner or admin, at most once in an hour. You can\n"
         "switch it off on that page.\n",
+    ),
+    MailKind.WEBHOOK_DISABLED: _Template(
+        "A webhook of your organization on pqkeep was disabled",
+        "You are an owner of an organization on pqkeep at {here}.\n"
+        "At {at} the webhook {about} was disabled. Its receiver asked for no\n"
+        "more messages, or took none for five days. Waiting messages were given up.\n"
+        "When the receiver works again, enable the webhook on the Webhooks page of the\n"
+        "portal, and send the failed messages again.\n",
     ),
 }
 

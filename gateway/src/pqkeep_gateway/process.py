@@ -289,6 +289,7 @@ async def serve(
         gateway.deletions,
         gateway.mail_delivery,
         gateway.notice_checks,
+        gateway.webhook_delivery,
         *gateway.audit_streams.values(),
         *gateway.witness_carriers,
     )

@@ -29,6 +29,7 @@ from pqkeep_gateway.access.credentials import Pepper, read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.last_uses import LastUses
+from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
 from pqkeep_gateway.access.source_budget import SourceBudget
@@ -68,6 +69,7 @@ from pqkeep_gateway.api import (
     team,
     tenants,
     usage,
+    webhooks,
 )
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
@@ -84,6 +86,8 @@ from pqkeep_gateway.delivery.audit_sinks import (
     trusting,
 )
 from pqkeep_gateway.delivery.mail_delivery import DisabledMailer, Mailbox, MailDelivery, Mailer
+from pqkeep_gateway.delivery.public_addresses import PublicAddresses
+from pqkeep_gateway.delivery.webhooks import WebhookDelivery
 from pqkeep_gateway.delivery.witnesses import WitnessCarrier
 from pqkeep_gateway.http.connection import ConnectionLimits
 from pqkeep_gateway.http.connections import Connections
@@ -155,6 +159,7 @@ from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.storage.users import SqlUsers
+from pqkeep_gateway.storage.webhooks import SqlWebhooks
 from pqkeep_gateway.tenancy import cedar, plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.approvals import Approvals
@@ -199,6 +204,7 @@ class Gateway:
     deletions: Deletions
     mail_delivery: MailDelivery
     notice_checks: NoticeChecks
+    webhook_delivery: WebhookDelivery
     last_uses: LastUses
     link: LinkTls | None
     """TLS to key services on other hosts."""
@@ -295,7 +301,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         timedelta(seconds=config.api_key_overlap_seconds),
         clock,
     )
-    users = SqlUsers(engine)
+    users, receivers = SqlUsers(engine), PublicAddresses(Networks(config.webhook_networks))
     passwords = Passwords(
         pepper,
         hasher(config.password_costs),
@@ -437,6 +443,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
         *search.endpoints(shards, SqlApiKeys(engine), SqlTeam(engine), stored_tenants),
         *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
+        *webhooks.endpoints(SqlWebhooks(engine), pepper, receivers, audit_delivery, clock),
         *inventory.endpoints(access.keys, clock),
         *cbom.endpoints(
             access,
@@ -566,6 +573,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         deletions=deletions,
         mail_delivery=mail_delivery,
         notice_checks=notice_checks,
+        webhook_delivery=WebhookDelivery(SqlWebhooks(engine), pepper, receivers, clock),
         last_uses=last_uses,
         observer=observer,
         connections=connections,

@@ -198,6 +198,17 @@ class AuditEvent(StrEnum):
     BEGIN_CANARY = "begin-canary"
     END_CANARY = "end-canary"
 
+    # Webhooks
+    CREATE_WEBHOOK = "create-webhook"
+    CHANGE_WEBHOOK = "change-webhook"
+    ROTATE_WEBHOOK_SECRET = "rotate-webhook-secret"  # noqa: S105 - an event
+    REMOVE_WEBHOOK = "remove-webhook"
+    DISABLE_WEBHOOK = "disable-webhook"
+    LIST_WEBHOOKS = "list-webhooks"
+    LIST_WEBHOOK_DELIVERIES = "list-webhook-deliveries"
+    TEST_WEBHOOK = "test-webhook"
+    RESEND_WEBHOOK_DELIVERY = "resend-webhook-delivery"
+
     # Hashes and random bytes, without a key
     HASH = "hash"
     GENERATE_RANDOM = "generate-random"

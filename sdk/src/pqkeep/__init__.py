@@ -106,6 +106,8 @@ from pqkeep.models import (
     Tenant,
     Usage,
     UsageBucket,
+    Webhook,
+    WebhookDelivery,
     Witness,
     WrappedKey,
 )
@@ -220,6 +222,8 @@ __all__ = [
     "UnwrappingInputError",
     "Usage",
     "UsageBucket",
+    "Webhook",
+    "WebhookDelivery",
     "Witness",
     "WrappedKey",
     "WrappingInputError",

@@ -21,6 +21,7 @@ from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
 from pqkeep.resources.tools import Tools
+from pqkeep.resources.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from pqkeep.local import AsyncLocal
@@ -66,6 +67,7 @@ class AsyncClient:
         self.keyrings: Keyrings[AsyncTransport] = Keyrings(self._transport)
         self.campaigns: Campaigns[AsyncTransport] = Campaigns(self._transport)
         self.rules: AlgorithmRules[AsyncTransport] = AlgorithmRules(self._transport)
+        self.webhooks: Webhooks[AsyncTransport] = Webhooks(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
         self.audit: Audit[AsyncTransport] = Audit(self._transport)

@@ -22,6 +22,7 @@ from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
 from pqkeep.resources.tools import Tools
+from pqkeep.resources.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from pqkeep.local import Local
@@ -79,6 +80,7 @@ class Client:
         self.keyrings: Keyrings[Transport] = Keyrings(self._transport)
         self.campaigns: Campaigns[Transport] = Campaigns(self._transport)
         self.rules: AlgorithmRules[Transport] = AlgorithmRules(self._transport)
+        self.webhooks: Webhooks[Transport] = Webhooks(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
         self.audit: Audit[Transport] = Audit(self._transport)

@@ -878,3 +878,43 @@ class ListPage(Generic[R_co]):
 
     items: tuple[R_co, ...]
     next: int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A receiver of the tenant's notices. Its secret was shown once, when it was created."""
+
+    id: str
+    name: str
+    url: str
+    """Without path and query, which may be secret."""
+    state: str
+    """active or disabled."""
+    created_at: datetime
+    created_by: str
+    """The principal."""
+    last_success_at: datetime | None
+    failing_since: datetime | None
+    """The first failed attempt since the last success."""
+    previous_secret_until: datetime | None
+    """Until then messages have a second signature, with the previous secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookDelivery:
+    """One message to a webhook, and its last attempt."""
+
+    id: str
+    """The header webhook-id, the same in each attempt."""
+    type: str
+    """The notice's kind, or webhook-test."""
+    state: str
+    """waiting, delivered or failed."""
+    created_at: datetime
+    attempts: int
+    attempted_at: datetime | None
+    next_attempt_at: datetime | None
+    status: int | None
+    """The HTTP status of the last response."""
+    problem: str | None
+    """Why there was no response, or why there is no more attempt."""

@@ -51,6 +51,10 @@ class Permission(StrEnum):
     ARCHIVE_KEYS = "archive-keys"
     MANAGE_RULES = "manage-rules"
     """A tenant's rules. No program has it."""
+    USE_WEBHOOKS = "use-webhooks"
+    """Webhooks and their deliveries, test messages, and sending a message again."""
+    MANAGE_WEBHOOKS = "manage-webhooks"
+    """Where messages go, and their secrets. No program has it."""
     RUN_CANARIES = "run-canaries"
     """Disabling the sources of a campaign for a time, to see who still needs them."""
     DELETE_KEYRINGS = "delete-keyrings"
@@ -102,6 +106,8 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
     Permission.ARCHIVE_KEYS: _ADMIN,
     Permission.MANAGE_RULES: _ADMIN,
+    Permission.USE_WEBHOOKS: _ADMIN | _API_KEY,
+    Permission.MANAGE_WEBHOOKS: _ADMIN,
     Permission.RUN_CANARIES: _ADMIN,
     Permission.DELETE_KEYRINGS: _ADMIN | _API_KEY,
     Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
@@ -191,6 +197,7 @@ COVERED_BY_PROOF: frozenset[str] = frozenset(
         # Revoked access. An incident may require many removals of members and API keys.
         "remove_member",
         "revoke_api_key",
+        "remove_webhook",
         # Keys: nothing becomes unreadable. For archiving, see Endpoint.step_up_for.
         "rotate_key",
         "import_key",

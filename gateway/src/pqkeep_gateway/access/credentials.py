@@ -76,6 +76,7 @@ class Purpose(StrEnum):
     SESSION_TOKEN = "pqkeep/v1/session-token"  # noqa: S105 - a label
     SINGLE_SIGN_ON = "pqkeep/v1/single-sign-on"
     TOTP = "pqkeep/v1/totp"
+    WEBHOOK = "pqkeep/v1/webhook"
 
 
 _DIGEST = "pqkeep/v1/digest/"

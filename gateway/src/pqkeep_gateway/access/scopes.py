@@ -120,6 +120,10 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
             AuditEvent.PROVE_AUDIT_CONSISTENCY,
             AuditEvent.LIST_AUDIT_KEYS,
             AuditEvent.EXPORT_AUDIT_LOG,
+            AuditEvent.LIST_WEBHOOKS,
+            AuditEvent.LIST_WEBHOOK_DELIVERIES,
+            AuditEvent.TEST_WEBHOOK,
+            AuditEvent.RESEND_WEBHOOK_DELIVERY,
             Operation.LIST_RULES,
         }
     ),

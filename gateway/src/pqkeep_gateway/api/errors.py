@@ -93,6 +93,14 @@ from pqkeep_gateway.storage.team import (
 )
 from pqkeep_gateway.storage.tenants import DeletionScheduledError, NameTakenError
 from pqkeep_gateway.storage.users import AccountChangedError, EmailTakenError, UserNotFoundError
+from pqkeep_gateway.storage.webhooks import (
+    MAX_WEBHOOKS,
+    DeliveryNotFoundError,
+    TooManyWebhooksError,
+    WebhookDisabledError,
+    WebhookNameTakenError,
+    WebhookNotFoundError,
+)
 from pqkeep_gateway.tenancy.api_keys import ExpiryPassedError
 from pqkeep_gateway.tenancy.approvals import (
     ExecutionRefusedError,
@@ -759,6 +767,19 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
         Code.FORBIDDEN_001,
         f"a tenant has at most {MAX_SOURCES} sources: remove one, or replace it",
         ("source",),
+    ),
+    WebhookNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such webhook", ("webhook",)),
+    WebhookNameTakenError: ErrorResponse(
+        Code.CONFLICT_001, "a webhook with this name already exists", ("name",)
+    ),
+    WebhookDisabledError: ErrorResponse(
+        Code.CONFLICT_001, "the webhook is disabled: enable it first"
+    ),
+    TooManyWebhooksError: ErrorResponse(
+        Code.FORBIDDEN_001, f"a tenant has at most {MAX_WEBHOOKS} webhooks: remove one first"
+    ),
+    DeliveryNotFoundError: ErrorResponse(
+        Code.NOT_FOUND_001, "no such delivery, or it is no longer kept", ("delivery", "after")
     ),
     ExpiryPassedError: ErrorResponse(
         Code.INVALID_001, "expires_at must be in the future", ("expires_at",)

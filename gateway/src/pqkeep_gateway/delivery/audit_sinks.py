@@ -12,7 +12,7 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -29,15 +29,26 @@ PAGE_SECONDS = 20.0
 """The time for a whole connection. It also bounds a sink that responds byte by byte."""
 
 
+class TooSlowError(SinkError):
+    """The connection took longer than its time."""
+
+
+Connect = Callable[[tuple[str, int], float], socket.socket]
+"""Opens a connection to a host and port within seconds. Raises OSError."""
+
+
 @contextmanager
 def connected(
-    address: tuple[str, int], tls: ssl.SSLContext | None, seconds: float = PAGE_SECONDS
+    address: tuple[str, int],
+    tls: ssl.SSLContext | None,
+    seconds: float = PAGE_SECONDS,
+    connect: Connect = socket.create_connection,
 ) -> Iterator[socket.socket]:
     """Yield a connection that ends after this many seconds. With TLS it is an SSLSocket.
 
     Raises SinkError, OSError.
     """
-    opened = socket.create_connection(address, STEP_SECONDS)
+    opened = connect(address, STEP_SECONDS)
     with opened:
         if tls is not None:
             opened = tls.wrap_socket(
@@ -64,7 +75,7 @@ def connected(
         finally:
             timer.cancel()
         if is_over.is_set():
-            raise SinkError(f"the page took longer than {seconds:g} seconds")
+            raise TooSlowError(f"the page took longer than {seconds:g} seconds")
 
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
@@ -197,6 +208,7 @@ def post(
     *,
     seconds: float,
     most: int,
+    connect: Connect = socket.create_connection,
 ) -> tuple[int, bytes]:
     """Post a body; return the status and at most one byte more than ``most`` of the response.
 
@@ -207,11 +219,14 @@ def post(
     address = parts.hostname or "", parts.port or kind.default_port
     connection = kind(*address)
     try:
-        with connected(address, tls, seconds) as connection.sock:
-            connection.request("POST", parts.path or "/", body, dict(headers))
+        with connected(address, tls, seconds, connect) as connection.sock:
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("POST", target, body, dict(headers))
             response = connection.getresponse()
-            return response.status, response.read(most + 1)
+            return response.status, response.read(most + 1) if most else b""
     except HTTPException as error:
+        if isinstance(error, OSError):  # the connection was closed
+            raise
         raise SinkError(type(error).__name__) from None
     finally:
         connection.close()

@@ -7,15 +7,11 @@ and each witness has a thread of its own, so that one witness delays nothing els
 
 import asyncio
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property, partial
-from threading import Thread
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from pqkeep_gateway.audit_stream import SinkError
-from pqkeep_gateway.background import repeat
+from pqkeep_gateway.background import in_thread, repeat
 from pqkeep_gateway.delivery.audit_sinks import post
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import (
@@ -27,8 +23,6 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, KeyService
-
-T = TypeVar("T")
 
 POLL_SECONDS = 1.0
 RESPONSE_SECONDS = 20.0
@@ -56,7 +50,7 @@ class WitnessCarrier:
         """Carry what is due, and wait for the responses. Raises UnavailableError."""
         try:
             taken = await self._keys.execute(TakeSubmissions(tenant=INSTALLATION), _ATTRIBUTION)
-            reports = [_in_thread(partial(self._post, due)) for due in taken.submissions]
+            reports = [in_thread(partial(self._post, due), "witness") for due in taken.submissions]
             async with asyncio.timeout(self._seconds + MORE_SECONDS):
                 for report in asyncio.as_completed(reports):
                     await self._keys.execute(await report, _ATTRIBUTION)
@@ -84,29 +78,3 @@ class WitnessCarrier:
     def _tls(self) -> ssl.SSLContext:
         """The system's certificate authorities."""
         return ssl.create_default_context()
-
-
-def _in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a function in a thread that does not delay the end of the process."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | BaseException) -> None:
-        if future.cancelled():
-            return
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    def run() -> None:
-        outcome: T | BaseException
-        try:
-            outcome = function()
-        except Exception as error:  # noqa: BLE001 - the task raises it
-            outcome = error
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, outcome)
-
-    Thread(target=run, name="witness", daemon=True).start()
-    return future

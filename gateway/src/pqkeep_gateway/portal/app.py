@@ -46,6 +46,7 @@ from pqkeep_gateway.portal.views import (
     people,
     search,
     try_it,
+    webhooks,
 )
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 from pqkeep_gateway.reference.snippets import curl, python
@@ -63,6 +64,7 @@ PAGES: tuple[Page, ...] = (
     *try_it.PAGES,
     *migration.PAGES,
     *audit.PAGES,
+    *webhooks.PAGES,
     *people.PAGES,
     *billing.PAGES,
     *entering.PAGES,

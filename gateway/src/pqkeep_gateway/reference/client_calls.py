@@ -169,6 +169,19 @@ CALLS: Mapping[str, ClientCall] = {
     "list_campaigns": ClientCall(
         "campaigns.list", "for campaign in {}:\n    print(campaign.name, campaign.state)"
     ),
+    "list_webhooks": ClientCall(
+        "webhooks.list", "for webhook in {}:\n    print(webhook.name, webhook.state)"
+    ),
+    "test_webhook": ClientCall("webhooks.test", _shown("sent"), ("webhook",)),
+    "list_webhook_deliveries": ClientCall(
+        "webhooks.deliveries",
+        "for delivery in {}:\n    print(delivery.type, delivery.state, delivery.status)",
+        ("webhook",),
+        {"limit": "page_size"},
+    ),
+    "resend_webhook_delivery": ClientCall(
+        "webhooks.resend", _shown("sent"), ("webhook", "delivery")
+    ),
     "create_tenant": ClientCall("tenants.create", _shown("tenant"), ("name",), _same("plan")),
     "get_usage": ClientCall("usage.get", _shown("usage"), (), _same("period", "tenant_id")),
     "list_tenants": ClientCall(

@@ -63,6 +63,7 @@ PARTS: Mapping[str, str] = {
     "kms": "The lifecycle of keys. Private keys are never shown.",
     "rules": "The algorithms that end for new data and new keys, by a date.",
     "campaigns": "Plans to move data from old keys to a new one, and what is known of them.",
+    "webhooks": "Signed messages about notices, to addresses of the tenant.",
     "inventory": "The inventory of all keys, and of keys elsewhere.",
     "tenants": "The organisations that own keys, and their API keys.",
     "operators": "The operators of the installation.",

@@ -40,6 +40,7 @@ from pqkeep_gateway.storage.schema import (
 from pqkeep_gateway.storage.tenant_status import lock_tenant
 from pqkeep_gateway.storage.tenants import Tenant, tenant_of
 from pqkeep_gateway.storage.users import end_sessions
+from pqkeep_gateway.storage.webhooks import delete_webhooks
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -196,6 +197,7 @@ class SqlDeletions:
                 API_KEY_NETWORKS,
             ):
                 await connection.execute(sa.delete(table).where(table.c.tenant_id == tenant))
+            await delete_webhooks(connection, tenant)
             versions = await _revoke_api_keys(connection, tenant, now)
             people = await _remove_people(connection, tenant)
             await add_audit_event(connection, *_events(by, tenant, versions, people))

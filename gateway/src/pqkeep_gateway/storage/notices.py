@@ -48,6 +48,8 @@ from pqkeep_gateway.storage.schema import (
     TENANTS,
     USERS,
 )
+from pqkeep_gateway.storage.webhooks import publish
+from pqkeep_gateway.webhooks import Message
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.startup.logs import logger
@@ -483,8 +485,16 @@ async def remove_notices(connection: AsyncConnection, tenant: TenantId) -> None:
 async def _announce(connection: AsyncConnection, notice: Notice) -> None:
     """Announce a notice that was opened or raised, in the same transaction.
 
-    Mail follows in the next digest: see ``SqlNotices.mail_digest``.
+    Webhooks get it at once. Mail follows in the next digest: see ``SqlNotices.mail_digest``.
     """
+    data = {
+        "notice": notice.id,
+        "severity": KINDS[notice.kind].severity,
+        "text": notice.text,
+        "page": f"/portal{notice.path}",
+        "details": notice.details,
+    }
+    await publish(connection, notice.tenant, Message(notice.kind, notice.raised_at, data))
 
 
 async def _put(

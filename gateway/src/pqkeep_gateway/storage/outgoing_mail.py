@@ -70,12 +70,16 @@ class SqlMailOutbox:
 
 
 async def add_mail_to_owners(
-    connection: AsyncConnection, tenant: TenantId, about: str, now: datetime
+    connection: AsyncConnection,
+    tenant: TenantId,
+    about: str,
+    now: datetime,
+    kind: MailKind = MailKind.DESTRUCTION_SCHEDULED,
 ) -> None:
-    """Store a mail to each owner of a tenant about the destruction of keys."""
+    """Store a mail to each owner of a tenant."""
     owners = sa.select(USERS.c.email).where(USERS.c.tenant_id == tenant, USERS.c.role == Role.OWNER)
     for email in (await connection.execute(owners.order_by(USERS.c.id))).scalars().all():
-        mail = new_mail(MailKind.DESTRUCTION_SCHEDULED, email, now, about=about)
+        mail = new_mail(kind, email, now, about=about)
         await add_mail(connection, mail)
 
 

@@ -587,6 +587,52 @@ APPROVALS = Table(
 ``subject``: SHA-256 of the request, and of the state of what it changes. ``requester`` and
 ``decided_by``: users, who may have left. ``outcome``: the error code of a failed execution."""
 
+WEBHOOKS = Table(
+    "webhooks",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("url", String(2048), nullable=False),
+    Column("salt", LargeBinary(16), nullable=False),
+    Column("previous_salt", LargeBinary(16), nullable=True),
+    Column("previous_until_us", BigInteger, nullable=True),
+    Column("state", String(16), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("created_by", String(128), nullable=False),
+    Column("failures", Integer, nullable=False, default=0),
+    Column("failing_since_us", BigInteger, nullable=True),
+    Column("last_success_at_us", BigInteger, nullable=True),
+    Column("next_attempt_at_us", BigInteger, nullable=True, index=True),
+    Column("paused_until_us", BigInteger, nullable=False, default=0),
+    Column("held_until_us", BigInteger, nullable=False, default=0),
+    mac_column("webhooks", "id", "tenant_id", "url", "salt", "previous_salt", "previous_until_us"),
+    Index("ix_webhooks_name", "tenant_id", "name", unique=True),
+)
+"""``previous_…``: the secret before the last rotation, and the end of its overlap. ``failures``:
+since the last success. ``next_attempt_at_us``: null if no message waits. ``held_until_us``: the
+lease of the gateway that sends."""
+
+WEBHOOK_DELIVERIES = Table(
+    "webhook_deliveries",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("webhook_id", Uuid, ForeignKey("webhooks.id"), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False, index=True),
+    Column("expires_at_us", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("attempted_at_us", BigInteger, nullable=True),
+    Column("next_attempt_at_us", BigInteger, nullable=True),
+    Column("status", Integer, nullable=True),
+    Column("problem", String(32), nullable=True),
+    Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at_us"),
+)
+"""Messages to webhooks. ``status`` and ``problem``: of the last attempt. ``next_attempt_at_us``:
+null unless it waits."""
+
 WRITE_PROBE = Table(
     PROBE_TABLE,
     METADATA,

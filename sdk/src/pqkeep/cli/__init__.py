@@ -32,6 +32,7 @@ from pqkeep.cli import (
     status,
     tenants,
     transit,
+    webhooks,
 )
 from pqkeep.cli.command import Program, options_before_commands
 from pqkeep.cli.status import installed_version
@@ -62,6 +63,7 @@ for group in (
     inventory,
     report,
     transit,
+    webhooks,
 ):
     app.add_typer(group.app)
 

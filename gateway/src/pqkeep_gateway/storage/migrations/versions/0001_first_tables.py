@@ -18,6 +18,7 @@ def upgrade() -> None:
     _create_inventory()
     _create_approvals()
     _create_notices()
+    _create_webhooks()
 
 
 def _create_operators() -> None:
@@ -444,4 +445,44 @@ def _create_notices() -> None:
         sa.Column("due_at_us", sa.BigInteger, nullable=False, index=True),
         sa.Column("held_until_us", sa.BigInteger, nullable=False),
         sa.Column("mailed_at_us", sa.BigInteger, nullable=True),
+    )
+
+
+def _create_webhooks() -> None:
+    op.create_table(
+        "webhooks",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("url", sa.String(2048), nullable=False),
+        sa.Column("salt", sa.LargeBinary(16), nullable=False),
+        sa.Column("previous_salt", sa.LargeBinary(16), nullable=True),
+        sa.Column("previous_until_us", sa.BigInteger, nullable=True),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("created_by", sa.String(128), nullable=False),
+        sa.Column("failures", sa.Integer, nullable=False),
+        sa.Column("failing_since_us", sa.BigInteger, nullable=True),
+        sa.Column("last_success_at_us", sa.BigInteger, nullable=True),
+        sa.Column("next_attempt_at_us", sa.BigInteger, nullable=True, index=True),
+        sa.Column("paused_until_us", sa.BigInteger, nullable=False),
+        sa.Column("held_until_us", sa.BigInteger, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
+        sa.Index("ix_webhooks_name", "tenant_id", "name", unique=True),
+    )
+    op.create_table(
+        "webhook_deliveries",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("webhook_id", sa.Uuid, sa.ForeignKey("webhooks.id"), nullable=False),
+        sa.Column("kind", sa.String(64), nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False, index=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("attempted_at_us", sa.BigInteger, nullable=True),
+        sa.Column("next_attempt_at_us", sa.BigInteger, nullable=True),
+        sa.Column("status", sa.Integer, nullable=True),
+        sa.Column("problem", sa.String(32), nullable=True),
+        sa.Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at_us"),
     )

@@ -1,0 +1,90 @@
+"""Webhooks: signed messages about notices, and their deliveries.
+
+Only signed-in people create and change webhooks, in the portal or with their session.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from pqkeep._call import Call, Page, Pages, Place, change, get
+from pqkeep._data import Data
+from pqkeep._operation import Listing, Operation
+from pqkeep.models import Webhook, WebhookDelivery
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Webhooks(Generic[T_co]):
+    """The tenant's webhooks."""
+
+    _transport: T_co
+
+    @Operation
+    def list(self) -> Call[tuple[Webhook, ...]]:
+        """Return all webhooks by name."""
+        return get("/webhooks", _webhooks)
+
+    @Listing
+    def deliveries(self, webhook: str, *, page_size: int | None = None) -> Pages[WebhookDelivery]:
+        """Yield the messages to a webhook, newest first.
+
+        ``webhook`` is its id. Raises NotFoundError.
+        """
+        path = f"{_path(webhook)}/deliveries"
+
+        def page(at: Place | None) -> Call[Page[WebhookDelivery]]:
+            return get(path, _deliveries, {"after": at, "limit": page_size})
+
+        return page
+
+    @Operation
+    def test(self, webhook: str) -> Call[WebhookDelivery]:
+        """Send a signed test message; return it as it waits. Raises NotFoundError, ConflictError."""
+        return change(f"{_path(webhook)}/test", _delivery)
+
+    @Operation
+    def resend(self, webhook: str, delivery: str) -> Call[WebhookDelivery]:
+        """Send a message again, with the same webhook-id. Raises NotFoundError, ConflictError."""
+        return change(f"{_path(webhook)}/deliveries/{quote(delivery, safe='')}/resend", _delivery)
+
+
+def _path(webhook: str) -> str:
+    return f"/webhooks/{quote(webhook, safe='')}"
+
+
+def _webhooks(data: Data) -> tuple[Webhook, ...]:
+    return tuple(
+        Webhook(
+            id=webhook.text("id"),
+            name=webhook.text("name"),
+            url=webhook.text("url"),
+            state=webhook.text("state"),
+            created_at=webhook.time("created_at"),
+            created_by=webhook.text("created_by"),
+            last_success_at=webhook.time_or_none("last_success_at"),
+            failing_since=webhook.time_or_none("failing_since"),
+            previous_secret_until=webhook.time_or_none("previous_secret_until"),
+        )
+        for webhook in data.objects("webhooks")
+    )
+
+
+def _deliveries(data: Data) -> Page[WebhookDelivery]:
+    items = tuple(map(_delivery, data.objects("deliveries")))
+    return Page(items=items, next=data.place_or_none("next"))
+
+
+def _delivery(data: Data) -> WebhookDelivery:
+    return WebhookDelivery(
+        id=data.text("id"),
+        type=data.text("type"),
+        state=data.text("state"),
+        created_at=data.time("created_at"),
+        attempts=data.integer("attempts"),
+        attempted_at=data.time_or_none("attempted_at"),
+        next_attempt_at=data.time_or_none("next_attempt_at"),
+        status=data.integer_or_none("status"),
+        problem=data.text_or_none("problem"),
+    )
