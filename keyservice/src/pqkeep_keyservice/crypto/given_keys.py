@@ -72,11 +72,11 @@ def _verify(algorithm: GivenKeyAlgorithm, key: object, signature: bytes, message
             if int.from_bytes(key.public_bytes_raw(), "little") % 2**255 in _SMALL_ORDER:
                 raise KeyServiceError(ErrorKind.INVALID_PUBLIC_KEY)
             key.verify(signature, message)
-        case (
-            (GivenKeyAlgorithm.ML_DSA_44, mldsa.MLDSA44PublicKey())
-            | (GivenKeyAlgorithm.ML_DSA_65, mldsa.MLDSA65PublicKey())
-            | (GivenKeyAlgorithm.ML_DSA_87, mldsa.MLDSA87PublicKey())
-        ):
+        case GivenKeyAlgorithm.ML_DSA_44, mldsa.MLDSA44PublicKey():
+            key.verify(signature, message)
+        case GivenKeyAlgorithm.ML_DSA_65, mldsa.MLDSA65PublicKey():
+            key.verify(signature, message)
+        case GivenKeyAlgorithm.ML_DSA_87, mldsa.MLDSA87PublicKey():
             key.verify(signature, message)
         case _:
             raise KeyServiceError(ErrorKind.INVALID_PUBLIC_KEY)
