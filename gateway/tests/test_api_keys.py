@@ -24,12 +24,16 @@ from pqkeep_gateway.storage.api_keys import (
     AlreadyRotatedError,
     ApiKey,
     ApiKeyDraft,
+    ApiKeyFilter,
     ApiKeyNotFoundError,
+    ApiKeyState,
     ApiKeyStatus,
     QuotaReachedError,
     SqlApiKeys,
     StoredApiKey,
 )
+from pqkeep_gateway.storage.database import microseconds
+from pqkeep_gateway.storage.pages import Sorted
 from pqkeep_gateway.storage.schema import API_KEYS
 from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_protocol.messages import Attribution, Idempotency
@@ -380,3 +384,64 @@ async def test_of_many_api_keys_the_valid_and_the_newest_are_listed(engine: Asyn
     assert await store.count(tenant.id, valid_at=NOW) == 2
     assert await store.has(tenant.id, 2)
     assert not await store.has(tenant.id, MAX_LISTED + 53)
+
+
+async def test_a_sorted_list_equals_a_model(engine: AsyncEngine) -> None:
+    """Each filter gives what the same condition in Python gives, and pages follow one another."""
+    tenant, other = new_tenant(), new_tenant()
+    for each in (tenant, other):
+        await add_tenant(engine, each)
+    store = SqlApiKeys(engine)
+    day = timedelta(days=1)
+    for number in range(1, 13):
+        limits = ApiKeyLimits(
+            scopes=Scopes([Scope(operations=("use",), keyrings=("pay.*",))])
+            if number % 2
+            else None,
+            expires_at=NOW + (number - 6) * day if number % 3 == 0 else None,
+        )
+        draft = replace(_draft(number, NOW - number * day), name=f"App-{number % 4}", limits=limits)
+        await store.add(tenant.id, draft, 100, ATTRIBUTION)
+    await _add(store, other, 99, quota=9)
+    for version in (4, 8):
+        await store.revoke(tenant.id, version, NOW, ATTRIBUTION)
+    used = (
+        sa.update(API_KEYS)
+        .where(API_KEYS.c.version.in_((1, 5)))
+        .values(last_used_at_us=microseconds(NOW))
+    )
+    async with engine.begin() as connection:
+        await connection.execute(used)
+    keys = await store.list(tenant.id, NOW)
+
+    async def listed(sort: str = "version", **only: object) -> list[int]:
+        found: list[int] = []
+        while True:
+            part = Sorted(sort, len(found), 5)
+            page = await store.list_sorted(tenant.id, ApiKeyFilter(**only), part, NOW)  # type: ignore[arg-type]
+            found += [key.version for key in page.entries]
+            if not page.has_more:
+                assert page.total == len(found)
+                return found
+
+    expired = {key.version for key in keys if (at := key.limits.expires_at) and at <= NOW}
+    assert expired == {3, 6}
+    assert await listed() == list(range(1, 13))
+    assert await listed("-created") == list(range(1, 13))
+    assert await listed(states=(ApiKeyState.EXPIRED,)) == [3, 6]
+    assert await listed(states=(ApiKeyState.REVOKED,)) == [4, 8]
+    assert await listed(states=(ApiKeyState.EXPIRED, ApiKeyState.REVOKED)) == [3, 4, 6, 8]
+    assert await listed("status") == [12, 11, 10, 9, 7, 5, 2, 1, 8, 6, 4, 3]
+    assert await listed(words=("app", "-1")) == [1, 5, 9]
+    assert await listed(words=("%",)) == []
+    assert await listed(words=("0007",)) == [7]
+    assert await listed(scope="pay.") == list(range(1, 13))  # those without scopes have all
+    assert await listed(scope="verify", states=(ApiKeyState.ACTIVE,)) == [2, 10, 12]
+    assert await listed(created_before_us=microseconds(NOW - 10 * day)) == [11, 12]
+    assert await listed(created_since_us=microseconds(NOW - 2 * day)) == [1, 2]
+    assert await listed(used_since_us=microseconds(NOW)) == [1, 5]
+    assert await listed(unused_since_us=microseconds(NOW), words=("-1",)) == [9]
+    assert await listed(expires_before_us=microseconds(NOW + 4 * day)) == [9]
+    assert (await listed("expires"))[:4] == [3, 6, 9, 12]
+    assert (await listed("-expires"))[:4] == [12, 9, 6, 3]
+    assert (await listed("-last-used"))[:2] == [5, 1]

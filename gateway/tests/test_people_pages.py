@@ -11,7 +11,7 @@ from gateway.tests.world import ATTRIBUTION, World
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.storage.pages import Page, Part, PositionNotFoundError
-from pqkeep_gateway.storage.team import SqlTeam
+from pqkeep_gateway.storage.team import MemberFilter, SqlTeam
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -74,10 +74,14 @@ async def test_what_is_not_in_the_list_is_no_place_in_it(world: World, read: Rea
 async def test_members_are_found_by_a_part_of_their_address(world: World) -> None:
     """The search is case-insensitive, and wildcards of SQL are literals."""
     await _fill(world)
-    listed = await SqlTeam(world.engine).list_members(world.tenant.id, Part(), "3@EXAMPLE")
+    listed = await SqlTeam(world.engine).list_members(
+        world.tenant.id, Part(), MemberFilter(email="3@EXAMPLE")
+    )
     assert [entry.user.email for entry in listed.entries] == ["3@example.com"]
     assert listed.total == 1
     for pattern in ("_@example", "%", "\\"):
         assert (
-            await SqlTeam(world.engine).list_members(world.tenant.id, Part(), pattern)
+            await SqlTeam(world.engine).list_members(
+                world.tenant.id, Part(), MemberFilter(email=pattern)
+            )
         ).total == 0

@@ -29,17 +29,32 @@ from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
-from pqkeep_gateway.http.field import DETAILS, FieldError, Problem, integer_field, text_field
+from pqkeep_gateway.http.field import (
+    DETAILS,
+    OFFSET,
+    FieldError,
+    Problem,
+    integer_field,
+    several_field,
+    sort_field,
+    text_field,
+    time_field,
+)
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.storage.api_keys import (
+    API_KEY_SORTS,
+    MAX_LISTED,
     AlreadyRotatedError,
     ApiKey,
+    ApiKeyFilter,
     ApiKeyNotFoundError,
+    ApiKeyState,
     ApiKeyStatus,
     QuotaReachedError,
     SqlApiKeys,
 )
+from pqkeep_gateway.storage.pages import Sorted
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.api_keys import ApiKeys, ExpiryPassedError, NewApiKey
 from pqkeep_protocol.keys import TenantId
@@ -47,6 +62,8 @@ from pqkeep_protocol.keys import TenantId
 MAX_VERSION = 10**9 - 1
 """The largest version of an API key."""
 MAX_KEY_ID = 32
+MAX_WORDS = 8
+"""Words of a name that a list compares."""
 _VERSION_TEXT = re.compile(r"[1-9][0-9]{0,8}")
 """A version up to MAX_VERSION."""
 MAX_OVERLAP = 86_400
@@ -180,6 +197,52 @@ _OVERLAP = integer_field(
 _DETAILS = DETAILS.described(
     "Whether to include each API key's last use, limits and end of overlap."
 )
+_TIME = "2026-01-31T12:00:00Z"
+_LIST_VERSION = integer_field(
+    "version", "Only this version.", 1, at_least=1, at_most=MAX_VERSION
+).optional()
+_STATES = several_field(
+    "status", "Only API keys in these states", tuple(ApiKeyState), ApiKeyState.ACTIVE
+).optional()
+_WORDS = text_field(
+    "name",
+    "Only API keys with these words in their name, in any case, or with these last four "
+    "characters. Words are separated by spaces.",
+    "checkout",
+    at_most=128,
+).optional()
+_SCOPE = text_field(
+    "scope",
+    "Only API keys with this beginning of an operation, group, keyring or algorithm in their "
+    "scopes, or without scopes.",
+    "payments.",
+    at_most=128,
+).optional()
+_CREATED_BEFORE = time_field("created_before", "Created before this time.", _TIME).optional()
+_CREATED_SINCE = time_field("created_since", "Created at this time or later.", _TIME).optional()
+_USED_SINCE = time_field("used_since", "Used at this time or later.", _TIME).optional()
+_UNUSED_SINCE = time_field(
+    "unused_since", "Without a use at this time or later, or at any time.", _TIME
+).optional()
+_EXPIRES_BEFORE = time_field(
+    "expires_before", "Active, and expiring before this time.", _TIME
+).optional()
+_SORT = sort_field(API_KEY_SORTS, "version").described(
+    "The order: of `status` with active and new ones first. A leading `-` reverses it. API keys "
+    "without a value come last."
+)
+_LIMIT = integer_field(
+    "limit",
+    "The most API keys to return. Left out: 1,000, and by version the valid keys and the newest "
+    "others.",
+    50,
+    at_least=1,
+    at_most=MAX_LISTED,
+).optional()
+_LISTING = (
+    *(_LIST_VERSION, _STATES, _WORDS, _SCOPE, _CREATED_BEFORE, _CREATED_SINCE, _USED_SINCE),
+    *(_UNUSED_SINCE, _EXPIRES_BEFORE, _SORT, OFFSET, _LIMIT),
+)
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
     key_last4="Xb2c",
@@ -247,7 +310,7 @@ def endpoints(
             name="list_api_keys",
             handler=handlers.list_keys,
             permission=Permission.VIEW_TENANT,
-            fields=(TENANT, _DETAILS),
+            fields=(TENANT, _DETAILS, *_LISTING),
             field_codes=BAD_REQUEST_FIELDS,
             example=ApiKeysData(api_keys=(_LISTED,), total=1),
             errors=(TenantNotFoundError,),
@@ -339,13 +402,19 @@ class _ApiKeys:
         return _new_api_key(made, call)
 
     async def list_keys(self, call: ApiCall) -> ApiKeysData:
-        """List a tenant's API keys by version, without the keys themselves.
+        """List a tenant's API keys, without the keys themselves.
 
-        If there are more than 1,000, the list has the valid keys and the newest others; total
-        counts all.
+        With a limit, it returns one page of those that match every filter. `total` counts all
+        matches.
         """
         tenant = await visible_tenant(call, self._tenants)
-        listed, total = await self._api_keys.list(tenant.id), await self._stored.count(tenant.id)
+        if call[_LIMIT] is None and not any(field.name in call.values for field in _LISTING):
+            listed = await self._api_keys.list(tenant.id)
+            total = await self._stored.count(tenant.id)
+        else:
+            part = Sorted(call[_SORT], call[OFFSET], call[_LIMIT] or MAX_LISTED)
+            page = await self._api_keys.list_sorted(tenant.id, _wanted(call), part)
+            listed, total = page.entries, page.total
         if not call[_DETAILS]:
             return ApiKeysData(api_keys=tuple(map(_api_key, listed)), total=total)
         return ApiKeysData(
@@ -408,6 +477,21 @@ class _ApiKeys:
         if not await self._stored.has(tenant, version):
             raise ApiKeyNotFoundError
         return version
+
+
+def _wanted(call: ApiCall) -> ApiKeyFilter:
+    states = call[_STATES]
+    return ApiKeyFilter(
+        version=call[_LIST_VERSION],
+        states=states or (),
+        words=tuple((call[_WORDS] or "").split()[:MAX_WORDS]),
+        scope=call[_SCOPE],
+        created_before_us=call[_CREATED_BEFORE],
+        created_since_us=call[_CREATED_SINCE],
+        used_since_us=call[_USED_SINCE],
+        unused_since_us=call[_UNUSED_SINCE],
+        expires_before_us=call[_EXPIRES_BEFORE],
+    )
 
 
 def _new_api_key(made: NewApiKey, call: ApiCall) -> NewApiKeyData:

@@ -22,7 +22,7 @@ from pqkeep_gateway.http.field import text_field
 from pqkeep_gateway.shards import ShardNotFoundError, Shards
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.pages import Part
-from pqkeep_gateway.storage.team import SqlTeam
+from pqkeep_gateway.storage.team import MemberFilter, SqlTeam
 from pqkeep_gateway.storage.tenants import SqlTenants, TenantFilter
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import Operation
@@ -184,7 +184,9 @@ class _Search:
         ]
 
     async def _find_members(self, call: ApiCall, text: str) -> list[FoundData]:
-        page = await self._team.list_members(call.tenant.tenant, Part(FOUND), text)
+        page = await self._team.list_members(
+            call.tenant.tenant, Part(FOUND), MemberFilter(email=text)
+        )
         return [
             FoundData(
                 kind=FoundKind.MEMBER,

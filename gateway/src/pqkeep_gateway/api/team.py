@@ -29,10 +29,15 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
     LIST_LIMIT,
+    OFFSET,
     Field,
     FieldError,
     Problem,
+    boolean_field,
+    several_field,
+    sort_field,
     text_field,
+    time_field,
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
@@ -44,10 +49,12 @@ from pqkeep_gateway.storage.invitations import (
     InvitationNotFoundError,
     PendingInvitation,
 )
-from pqkeep_gateway.storage.pages import PositionNotFoundError
+from pqkeep_gateway.storage.pages import PositionNotFoundError, Sorted
 from pqkeep_gateway.storage.team import (
+    MEMBER_SORTS,
     LastOwnerError,
     Member,
+    MemberFilter,
     MemberNotFoundError,
     MemberStatus,
     NotPermittedError,
@@ -125,6 +132,20 @@ _PART_OF_EMAIL = text_field(
     "ada",
     at_most=MAX_EMAIL,
 ).optional()
+_TIME = "2026-01-31T12:00:00Z"
+_ROLES = several_field("role", "Only members with these roles", tuple(Role), Role.OWNER).optional()
+_HAS_MFA = boolean_field(
+    "mfa", "Whether the member has a second factor. Left out: both.", example=False
+).optional()
+_SIGNED_IN_SINCE = time_field(
+    "signed_in_since", "Signed in at this time or later.", _TIME
+).optional()
+_NOT_SIGNED_IN_SINCE = time_field(
+    "not_signed_in_since", "Without a sign-in at this time or later, or at any time.", _TIME
+).optional()
+_JOINED_BEFORE = time_field("joined_before", "Joined before this time.", _TIME).optional()
+_JOINED_SINCE = time_field("joined_since", "Joined at this time or later.", _TIME).optional()
+_SORT = sort_field(tuple(MEMBER_SORTS), "joined")
 _MEMBER = cast(
     "Field[UserId]",
     uuid_field("id", "The person's identifier.", USER.id, not_found="no such member"),
@@ -169,7 +190,10 @@ def endpoints(
             name="list_members",
             handler=handlers.list_members,
             permission=Permission.MANAGE_TEAM,
-            fields=(_TENANT, LIST_LIMIT, AFTER, _PART_OF_EMAIL),
+            fields=(
+                *(_TENANT, LIST_LIMIT, AFTER, _PART_OF_EMAIL, _ROLES, _HAS_MFA, _SIGNED_IN_SINCE),
+                *(_NOT_SIGNED_IN_SINCE, _JOINED_BEFORE, _JOINED_SINCE, _SORT, OFFSET),
+            ),
             field_codes=UNPROCESSABLE_FIELDS,
             example=MembersData(members=(_EXAMPLE,), total=1),
             errors=(TenantNotFoundError, PositionNotFoundError),
@@ -285,9 +309,30 @@ class _Team:
         self._cookies = cookies
 
     async def list_members(self, call: ApiCall) -> MembersData:
-        """List the members of the team, by joining date."""
-        tenant, part = await self._tenant_of(call), part_of(call)
-        page = await self._stored.list_members(tenant, part, call[_PART_OF_EMAIL])
+        """List the members of the team that match every filter.
+
+        A page begins at `offset`, or in the order of joining `after` a member.
+        """
+        tenant, sort, offset = await self._tenant_of(call), call[_SORT], call[OFFSET]
+        roles = call[_ROLES]
+        only = MemberFilter(
+            email=call[_PART_OF_EMAIL],
+            roles=roles or (),
+            has_mfa=call[_HAS_MFA],
+            signed_in_since_us=call[_SIGNED_IN_SINCE],
+            not_signed_in_since_us=call[_NOT_SIGNED_IN_SINCE],
+            joined_before_us=call[_JOINED_BEFORE],
+            joined_since_us=call[_JOINED_SINCE],
+        )
+        if sort != _SORT.default or offset:
+            if call[AFTER] is not None:
+                message = "after needs the order of joining, and no offset"
+                raise FieldError(AFTER.name, Problem.MALFORMED, message)
+            part = Sorted(sort, offset, call[LIST_LIMIT])
+            sorted_page = await self._stored.list_sorted(tenant, only, part)
+            members = tuple(map(_member, sorted_page.entries))
+            return MembersData(members=members, total=sorted_page.total)
+        page = await self._stored.list_members(tenant, part_of(call), only)
         shown = tuple(_member(entry) for entry in page.entries)
         return MembersData(members=shown, total=page.total, next=next_of(page, shown))
 

@@ -22,21 +22,28 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
     LIST_LIMIT,
+    OFFSET,
     Field,
     FieldError,
     InvalidValueError,
     Problem,
     choice_field,
     integer_field,
+    several_field,
+    sort_field,
     text_field,
+    time_field,
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import ShardFullError, ShardNotFoundError
 from pqkeep_gateway.storage.billing import BilledElsewhereError
+from pqkeep_gateway.storage.database import microseconds
 from pqkeep_gateway.storage.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.storage.pages import Sorted
 from pqkeep_gateway.storage.tenants import (
     MAX_NAME,
+    TENANT_SORTS,
     DeletionScheduledError,
     NameTakenError,
     SqlTenants,
@@ -131,9 +138,14 @@ _AFTER = cast(
 _PART_OF_NAME = text_field(
     "name", "Only tenants with this text in their name, case-insensitive.", "Ex", at_most=MAX_NAME
 ).optional()
-_OF_STATUS = choice_field(
-    "status", "Only tenants in this status.", tuple(TenantStatus), TenantStatus.ACTIVE
+_OF_STATUS = several_field(
+    "status", "Only tenants in these statuses", tuple(TenantStatus), TenantStatus.ACTIVE
 ).optional()
+_OF_PLAN = several_field("plan", "Only tenants on these plans", tuple(Plan), Plan.FREE).optional()
+_TIME = "2026-01-31T12:00:00Z"
+_CREATED_BEFORE = time_field("created_before", "Created before this time.", _TIME).optional()
+_CREATED_SINCE = time_field("created_since", "Created at this time or later.", _TIME).optional()
+_SORT = sort_field(tuple(TENANT_SORTS), "created")
 _NEW_PLAN = choice_field("plan", "The new plan.", tuple(Plan), Plan.STARTER).optional()
 _NEW_TIER = choice_field(
     "tier", "The new commercial tier, instead of a plan.", tuple(Tier), Tier.STARTER
@@ -236,7 +248,10 @@ def endpoints(
             name="list_tenants",
             handler=handlers.list_tenants,
             permission=Permission.VIEW_TENANT,
-            fields=(LIST_LIMIT, _AFTER, _PART_OF_NAME, _OF_STATUS),
+            fields=(
+                *(LIST_LIMIT, _AFTER, _PART_OF_NAME, _OF_STATUS, _OF_PLAN),
+                *(_CREATED_BEFORE, _CREATED_SINCE, _SORT, OFFSET),
+            ),
             field_codes=BAD_REQUEST_FIELDS,
             errors=(TenantNotFoundError,),
             example=TenantsData(tenants=(_EXAMPLE,), total=1),
@@ -329,13 +344,30 @@ class _Tenants:
         return _tenant(created)
 
     async def list_tenants(self, call: ApiCall) -> TenantsData:
-        """List tenants: all for an operator, their own for other callers."""
+        """List tenants: all for an operator, their own for other callers.
+
+        Of those that match every filter, a page begins at `offset`, or `after` a tenant.
+        """
         own = call.principal.tenant
-        only = TenantFilter(name=call[_PART_OF_NAME], status=call[_OF_STATUS])
+        statuses, plans = call[_OF_STATUS], call[_OF_PLAN]
+        only = TenantFilter(
+            name=call[_PART_OF_NAME],
+            statuses=statuses or (),
+            plans=plans or (),
+            created_before_us=call[_CREATED_BEFORE],
+            created_since_us=call[_CREATED_SINCE],
+        )
         if own is not None:
             tenant = await self._stored.get(own)
             found = (_tenant(tenant),) if _is_asked(tenant, only) else ()
             return TenantsData(tenants=found, total=len(found))
+        if call[OFFSET] or call[_SORT] != _SORT.default:
+            if call[_AFTER] is not None:
+                message = "after needs the order by creation, and no offset"
+                raise FieldError(_AFTER.name, Problem.MALFORMED, message)
+            part = Sorted(call[_SORT], call[OFFSET], call[LIST_LIMIT])
+            listed = await self._stored.list_sorted(only, part)
+            return TenantsData(tenants=tuple(map(_in_full, listed.entries)), total=listed.total)
         page = await self._stored.list(call[LIST_LIMIT], call[_AFTER], only)
         return TenantsData(
             tenants=tuple(_in_full(tenant) for tenant in page.tenants),
@@ -388,7 +420,16 @@ async def _own_or_any(call: ApiCall, tenants: SqlTenants) -> Tenant:
 
 def _is_asked(tenant: Tenant, only: TenantFilter) -> bool:
     is_named = only.name is None or folded_name(only.name) in folded_name(tenant.name)
-    return is_named and only.status in (None, tenant.status)
+    created_us = microseconds(tenant.created_at)
+    is_of_age = (only.created_since_us or 0) <= created_us and (
+        only.created_before_us is None or created_us < only.created_before_us
+    )
+    return (
+        is_named
+        and is_of_age
+        and (not only.statuses or tenant.status in only.statuses)
+        and (not only.plans or tenant.entitlements.plan in only.plans)
+    )
 
 
 def _change(call: ApiCall) -> TenantChange:

@@ -570,6 +570,30 @@ LIST_LIMIT = integer_field(
     at_most=MAX_LISTED,
 ).or_default(MAX_LISTED)
 
+OFFSET = integer_field(
+    "offset", "The number of entries before the page.", 50, at_least=0, at_most=1_000_000
+).or_default(0)
+
+
+def sort_field(columns: Sequence[str], default: str) -> Field[str]:
+    """Return a field of a list's order: a column's name, with a leading ``-`` to reverse it."""
+    values = [f"{sign}{column}" for column in columns for sign in ("", "-")]
+
+    def parse(value: object) -> str:
+        if value not in values:
+            raise InvalidValueError(f"must be one of {', '.join(columns)}, or one of them after -")
+        return str(value)
+
+    field = Field(
+        name="sort",
+        description="The order. A leading `-` reverses it. Entries without a value come last.",
+        schema={"type": "string", "enum": values},
+        example=default,
+        parse=parse,
+    )
+    return field.or_default(default)
+
+
 DETAILS = boolean_field(
     "details", 'Whether to include the fields marked "With details".', example=False
 ).or_default(default=False)

@@ -8,7 +8,7 @@ knows what is listed.
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -17,12 +17,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from pqkeep_gateway.http.errors import invalid
+
 ROWS = 50
 """Rows on one page."""
 MAX_TEXT = 500
 """Characters of a filter."""
 MAX_EXPORTED = 10_000
 """Rows of one export."""
+EXPORT_PAGE = 1_000
+"""Rows that an export reads at once."""
 MAX_SHOWN = 40
 """Characters of a token that an error repeats."""
 _MAX_POSITION_DIGITS = 9
@@ -209,6 +213,18 @@ def flags(name: str, about: str, parameters: Mapping[str, str]) -> Filter:
         return found
 
     return Filter(name=name, about=about, read=read, values=tuple(parameters), repeats=True)
+
+
+def yes_or_no(name: str, about: str, parameter: str) -> Filter:
+    """Return a filter with the values ``yes`` and ``no`` of one parameter."""
+
+    def read(given: Sequence[tuple[str, bool]], _: datetime) -> Parameters:
+        ((value, is_not),) = given
+        if value.casefold() not in {"yes", "no"}:
+            raise InvalidFilterError("must be yes or no")
+        return {parameter: (value.casefold() == "yes") is not is_not}
+
+    return Filter(name=name, about=about, read=read, values=("yes", "no"))
 
 
 def _no_choice(text_: str, values: Sequence[str], known: Mapping[str, str]) -> str:
@@ -480,6 +496,28 @@ class Export:
             "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
         }
         return f"{self.name}.json", "application/json", msgspec.json.encode(document)
+
+
+async def exported(
+    query: Query,
+    read: Callable[[int, int], Awaitable[tuple[Sequence[Any], int]]],
+    name: str,
+    columns: tuple[str, ...],
+) -> Export:
+    """Return the rows that match a query. Raises ApiError.
+
+    ``read`` takes the number of rows before a page and its limit, and returns rows and their total.
+    """
+    if query.error:
+        raise invalid(query.error, "q")
+    rows: list[list[object]] = []
+    total = 1
+    while len(rows) < min(total, MAX_EXPORTED):
+        shown, total = await read(len(rows), min(EXPORT_PAGE, MAX_EXPORTED - len(rows)))
+        rows += [[msgspec.to_builtins(row).get(column) for column in columns] for row in shown]
+        if not shown:
+            break
+    return Export(name=name, columns=columns, rows=rows, total=total)
 
 
 FORMS = ("csv", "json")

@@ -1,10 +1,12 @@
 """API keys in SQL."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -20,6 +22,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.notices import close_notices
+from pqkeep_gateway.storage.pages import Page, Sorted, order_of, read_sorted
 from pqkeep_gateway.storage.row_mac import authentic_row, is_authentic
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS, USERS
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
@@ -35,6 +38,35 @@ class ApiKeyStatus(StrEnum):
 
     ACTIVE = "active"
     REVOKED = "revoked"
+
+
+class ApiKeyState(StrEnum):
+    """The states by which API keys are listed. An expired one is neither active nor revoked."""
+
+    ACTIVE = "active"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeyFilter:
+    """The requested API keys. Times are in microseconds since 1970; None: no condition."""
+
+    version: int | None = None
+    states: tuple[ApiKeyState, ...] = ()
+    """Any of these; empty: all."""
+    words: tuple[str, ...] = ()
+    """Texts in the name, in any case, or the last four characters."""
+    scope: str | None = None
+    """The beginning of an operation, group, keyring or algorithm in its scopes. API keys without
+    scopes have all."""
+    created_before_us: int | None = None
+    created_since_us: int | None = None
+    used_since_us: int | None = None
+    unused_since_us: int | None = None
+    """Without a use since then, or at any time."""
+    expires_before_us: int | None = None
+    """Active ones that expire before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +171,15 @@ class SqlApiKeys:
         async with read_transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         return tuple(_api_key(row) for row in sorted(rows, key=lambda row: row.version))
+
+    async def list_sorted(
+        self, tenant: TenantId, only: ApiKeyFilter, part: Sorted, now: datetime
+    ) -> Page[ApiKey]:
+        """Return a part of a tenant's API keys that match every condition."""
+        order = order_of(part.sort, _sorts(now), API_KEYS.c.version.desc())
+        query = sa.select(API_KEYS).where(_of(tenant), *_conditions(only, now))
+        async with read_transaction(self._engine) as connection:
+            return await read_sorted(connection, query, order, part, _api_key)
 
     async def search(self, tenant: TenantId, text: str, limit: int) -> tuple[ApiKey, ...]:
         """Return API keys with a text in their name, or with this version or these last characters.
@@ -278,6 +319,51 @@ _IS_ACTIVE = API_KEYS.c.status == ApiKeyStatus.ACTIVE
 def _is_valid(now: datetime) -> sa.ColumnElement[bool]:
     expires_at = API_KEYS.c.expires_at_us
     return sa.and_(_IS_ACTIVE, sa.or_(expires_at.is_(None), expires_at > microseconds(now)))
+
+
+API_KEY_SORTS = ("status", "name", "version", "created", "last-used", "expires")
+"""The orders of the list, ``status`` with active and new ones first."""
+
+
+def _sorts(now: datetime) -> Mapping[str, sa.ColumnElement[Any]]:
+    columns = (
+        sa.not_(_is_valid(now)),
+        sa.func.lower(API_KEYS.c.name),
+        API_KEYS.c.version,
+        API_KEYS.c.created_at_us,
+        API_KEYS.c.last_used_at_us,
+        API_KEYS.c.expires_at_us,
+    )
+    return dict(zip(API_KEY_SORTS, columns, strict=True))
+
+
+def _conditions(only: ApiKeyFilter, now: datetime) -> Iterator[sa.ColumnElement[bool]]:
+    of = API_KEYS.c
+    if only.version is not None:
+        yield of.version == only.version
+    if only.states:
+        is_in_state = {
+            ApiKeyState.ACTIVE: _is_valid(now),
+            ApiKeyState.EXPIRED: sa.and_(_IS_ACTIVE, of.expires_at_us <= microseconds(now)),
+            ApiKeyState.REVOKED: sa.not_(_IS_ACTIVE),
+        }
+        yield sa.or_(*(is_in_state[state] for state in only.states))
+    for word in only.words:
+        in_name = sa.func.lower(of.name).contains(word.lower(), autoescape=True)
+        yield sa.or_(in_name, of.last4 == word.removeprefix("…"))
+    if only.scope is not None:
+        text = msgspec.json.encode(only.scope).decode()[:-1]
+        yield sa.or_(of.scopes.is_(None), of.scopes.contains(text, autoescape=True))
+    if only.created_before_us is not None:
+        yield of.created_at_us < only.created_before_us
+    if only.created_since_us is not None:
+        yield of.created_at_us >= only.created_since_us
+    if only.used_since_us is not None:
+        yield of.last_used_at_us >= only.used_since_us
+    if only.unused_since_us is not None:
+        yield sa.or_(of.last_used_at_us.is_(None), of.last_used_at_us < only.unused_since_us)
+    if only.expires_before_us is not None:
+        yield sa.and_(_is_valid(now), of.expires_at_us < only.expires_before_us)
 
 
 def _of(tenant: TenantId) -> sa.ColumnElement[bool]:

@@ -1,6 +1,6 @@
 """Reads parts of lists in SQL."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -71,3 +71,36 @@ async def read_page(
     rows = (await connection.execute(query)).all()
     entries = tuple(read(row) for row in rows[: part.limit])
     return Page(entries, total, has_more=len(rows) > len(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The requested part of a sorted list."""
+
+    sort: str
+    """A column's name, with a leading ``-`` for the reverse order."""
+    offset: int = 0
+    limit: int = 1000
+
+
+def order_of(
+    sort: str, columns: Mapping[str, sa.ColumnElement[Any]], *ties: sa.ColumnElement[Any]
+) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the order by a named column. Rows without a value come last in both directions."""
+    column = columns[sort.removeprefix("-")]
+    return (column.is_(None), column.desc() if sort.startswith("-") else column, *ties)
+
+
+async def read_sorted(
+    connection: AsyncConnection,
+    query: sa.Select[Any],
+    order: tuple[sa.ColumnElement[Any], ...],
+    part: Sorted,
+    read: Callable[[sa.Row[Any]], T],
+) -> Page[T]:
+    """Return a part of a query's sorted result, by position."""
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    total = (await connection.execute(count)).scalar_one()
+    page = query.order_by(*order).offset(part.offset).limit(part.limit)
+    rows = (await connection.execute(page)).all()
+    return Page(tuple(map(read, rows)), total, has_more=part.offset + len(rows) < total)

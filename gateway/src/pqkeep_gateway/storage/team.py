@@ -1,6 +1,6 @@
 """Teams in SQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,7 +14,16 @@ from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
 from pqkeep_gateway.storage.notices import close_notices
-from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
+from pqkeep_gateway.storage.pages import (
+    WHOLE,
+    Order,
+    Page,
+    Part,
+    Sorted,
+    order_of,
+    read_page,
+    read_sorted,
+)
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
@@ -81,6 +90,25 @@ class Member:
     last_sign_in_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFilter:
+    """The requested members. Times are in microseconds since 1970; None: no condition."""
+
+    email: str | None = None
+    """A part of the address, in any case."""
+    roles: tuple[Role, ...] = ()
+    """Any of these; empty: all."""
+    has_mfa: bool | None = None
+    signed_in_since_us: int | None = None
+    not_signed_in_since_us: int | None = None
+    """Without a sign-in since then, or at any time."""
+    joined_before_us: int | None = None
+    joined_since_us: int | None = None
+
+
+EVERY_MEMBER = MemberFilter()
+
+
 @dataclass(frozen=True, slots=True)
 class Team:
     """The roles of all members at one moment."""
@@ -134,15 +162,13 @@ class SqlTeam:
         self._engine = engine
 
     async def list_members(
-        self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
+        self, tenant: TenantId, part: Part = WHOLE, only: MemberFilter = EVERY_MEMBER
     ) -> Page[Member]:
-        """Return members by joining date; optionally those with a text in their e-mail address.
+        """Return the members that match every condition, by joining date.
 
         Raises PositionNotFoundError.
         """
-        query = _MEMBERS.where(USERS.c.tenant_id == tenant)
-        if email is not None:
-            query = query.where(USERS.c.email_key.contains(email_key(email), autoescape=True))
+        query = _MEMBERS.where(USERS.c.tenant_id == tenant, *_conditions(only))
         async with read_transaction(self._engine) as connection:
             return await read_page(connection, query, _BY_JOINING, part, _member)
 
@@ -152,6 +178,13 @@ class SqlTeam:
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, USERS, query)
         return None if row is None else user_of(row)
+
+    async def list_sorted(self, tenant: TenantId, only: MemberFilter, part: Sorted) -> Page[Member]:
+        """Return a part of a tenant's members that match every condition."""
+        query = _MEMBERS.where(USERS.c.tenant_id == tenant, *_conditions(only))
+        order = order_of(part.sort, MEMBER_SORTS, USERS.c.id)
+        async with read_transaction(self._engine) as connection:
+            return await read_sorted(connection, query, order, part, _member)
 
     async def save_role(
         self,
@@ -191,6 +224,34 @@ class SqlTeam:
             )
             await connection.execute(sa.delete(USERS).where(USERS.c.id == member))
             await add_audit_event(connection, *audit_events)
+
+
+MEMBER_SORTS: Mapping[str, sa.ColumnElement[Any]] = {
+    "email": USERS.c.email_key,
+    "role": sa.case({role: place for place, role in enumerate(Role)}, value=USERS.c.role),
+    "mfa": USERS.c.has_mfa,
+    "last-sign-in": USERS.c.last_sign_in_at_us,
+    "joined": USERS.c.created_at_us,
+}
+"""The orders of the list; by role, owners come first."""
+
+
+def _conditions(only: MemberFilter) -> Iterator[sa.ColumnElement[bool]]:
+    of = USERS.c
+    if only.email is not None:
+        yield of.email_key.contains(email_key(only.email), autoescape=True)
+    if only.roles:
+        yield of.role.in_(only.roles)
+    if only.has_mfa is not None:
+        yield of.has_mfa.is_(only.has_mfa)
+    if only.signed_in_since_us is not None:
+        yield of.last_sign_in_at_us >= only.signed_in_since_us
+    if (since := only.not_signed_in_since_us) is not None:
+        yield sa.or_(of.last_sign_in_at_us.is_(None), of.last_sign_in_at_us < since)
+    if only.joined_before_us is not None:
+        yield of.created_at_us < only.joined_before_us
+    if only.joined_since_us is not None:
+        yield of.created_at_us >= only.joined_since_us
 
 
 _BY_JOINING = Order(USERS.c.created_at_us, USERS.c.id)

@@ -2,7 +2,7 @@
 
 import hashlib
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.entitlements import (
+    PLAN_OF,
     WITH_REQUIRED_MFA,
     Entitlements,
+    Plan,
     Subscription,
     TenantNotFoundError,
     TenantStatus,
@@ -22,6 +24,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.billing import end_contract
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
+from pqkeep_gateway.storage.pages import Page, Sorted, order_of, read_sorted
 from pqkeep_gateway.storage.schema import TENANTS
 from pqkeep_gateway.storage.shards import place
 from pqkeep_protocol.audit import Event
@@ -125,6 +128,13 @@ class TenantFilter:
     status: TenantStatus | None = None
     exact_name: str | None = None
     """The whole name, compared by ``name_key``."""
+    statuses: tuple[TenantStatus, ...] = ()
+    """Any of these; empty: all."""
+    plans: tuple[Plan, ...] = ()
+    """Any of these; empty: all."""
+    created_before_us: int | None = None
+    created_since_us: int | None = None
+    """Microseconds since 1970."""
 
 
 EVERY_TENANT = TenantFilter()
@@ -231,6 +241,13 @@ class SqlTenants:
             total = (await connection.execute(count)).scalar_one()
         return TenantPage(tenants[:limit], total, has_more=len(tenants) > len(tenants[:limit]))
 
+    async def list_sorted(self, only: TenantFilter, part: Sorted) -> Page[Tenant]:
+        """Return a part of all tenants that match every condition."""
+        query = sa.select(TENANTS).where(*_conditions(only))
+        order = order_of(part.sort, TENANT_SORTS, TENANTS.c.id)
+        async with read_transaction(self._engine) as connection:
+            return await read_sorted(connection, query, order, part, tenant_of)
+
     async def save_change(
         self,
         tenant: TenantId,
@@ -303,6 +320,27 @@ def _conditions(only: TenantFilter) -> Iterator[sa.ColumnElement[bool]]:
         yield TENANTS.c.name_key == name_key(only.exact_name)
     if only.status is not None:
         yield TENANTS.c.status == only.status
+    if only.statuses:
+        yield TENANTS.c.status.in_(only.statuses)
+    if only.plans:
+        has_ended = TENANTS.c.subscription == Subscription.ENDED
+        tiers = [tier for tier, plan in PLAN_OF.items() if plan in only.plans]
+        is_free = has_ended if PLAN_OF[Tier.FREE] in only.plans else sa.false()
+        yield sa.or_(is_free, sa.and_(sa.not_(has_ended), TENANTS.c.tier.in_(tiers)))
+    if only.created_before_us is not None:
+        yield TENANTS.c.created_at_us < only.created_before_us
+    if only.created_since_us is not None:
+        yield TENANTS.c.created_at_us >= only.created_since_us
+
+
+TENANT_SORTS: Mapping[str, sa.ColumnElement[Any]] = {
+    "created": TENANTS.c.created_at_us,
+    "name": TENANTS.c.folded_name,
+    "status": TENANTS.c.status,
+    "tier": TENANTS.c.tier,
+    "rate": TENANTS.c.requests_per_minute,
+}
+"""The orders of the list."""
 
 
 async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:

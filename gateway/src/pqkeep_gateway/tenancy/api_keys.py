@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
 from pqkeep_gateway.access.clock import Clock, date_of
@@ -11,7 +11,14 @@ from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.audit_delivery import AuditDelivery
-from pqkeep_gateway.storage.api_keys import ApiKey, ApiKeyDraft, SqlApiKeys, StoredApiKey
+from pqkeep_gateway.storage.api_keys import (
+    ApiKey,
+    ApiKeyDraft,
+    ApiKeyFilter,
+    SqlApiKeys,
+    StoredApiKey,
+)
+from pqkeep_gateway.storage.pages import Page, Sorted
 from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_protocol.keys import TenantId
@@ -30,6 +37,11 @@ class NewApiKey:
 
 class ExpiryPassedError(Exception):
     """The API key's expiry is in the past."""
+
+
+def _shown(key: ApiKey, now: datetime) -> ApiKey:
+    is_past = key.accepted_until is not None and key.accepted_until <= now
+    return replace(key, accepted_until=None) if is_past else key
 
 
 class ApiKeys:
@@ -87,12 +99,13 @@ class ApiKeys:
         A past overlap is not shown.
         """
         now = date_of(self._clock())
-        return tuple(
-            replace(key, accepted_until=None)
-            if key.accepted_until is not None and key.accepted_until <= now
-            else key
-            for key in await self._store.list(tenant, now)
-        )
+        return tuple(_shown(key, now) for key in await self._store.list(tenant, now))
+
+    async def list_sorted(self, tenant: TenantId, only: ApiKeyFilter, part: Sorted) -> Page[ApiKey]:
+        """Return a part of a tenant's API keys that match. A past overlap is not shown."""
+        now = date_of(self._clock())
+        page = await self._store.list_sorted(tenant, only, part, now)
+        return replace(page, entries=tuple(_shown(key, now) for key in page.entries))
 
     async def rotate(
         self,

@@ -46,13 +46,34 @@ export function ask(dialog, wire) {
 
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-open]");
-  if (opener) document.getElementById(opener.dataset.open).showModal();
+  if (opener) {
+    const dialog = document.getElementById(opener.dataset.open);
+    const row = opener.closest("[data-row]");
+    if (row) fill(dialog, JSON.parse(row.dataset.row));
+    dialog.showModal();
+  }
   const closer = event.target.closest("[data-close]");
   if (!closer) return;
   const dialog = closer.closest("dialog");
   release(dialog);
   dialog?.close();
 });
+
+/** Makes a dialog that all rows of a list share the dialog of one row: its texts, fields and path have {name}. */
+function fill(dialog, row) {
+  const filled = (text) => text.replace(/\{(\w+)\}/g, (whole, name) => row[name] ?? whole);
+  for (const place of dialog.querySelectorAll("[data-of-row]")) place.textContent = filled(place.dataset.ofRow);
+  for (const box of dialog.querySelectorAll("[data-row-select]")) box.querySelector("select").value = row[box.dataset.rowSelect];
+  for (const input of dialog.querySelectorAll("[data-row-equals]")) {
+    input.dataset.equals = filled(input.dataset.rowEquals);
+    input.value = "";
+  }
+  for (const form of dialog.querySelectorAll("form[data-path]")) {
+    form.dataset.rowPath ??= form.dataset.path;
+    form.dataset.path = form.dataset.rowPath.replace(/\{(\w+)\}/g, (whole, name) => (name in row ? encodeURIComponent(row[name]) : whole));
+    form.querySelector(".form-error").textContent = "";
+  }
+}
 
 /** Opens the dialog that the address names behind its #. */
 function openLinked() {

@@ -1,6 +1,5 @@
 """API keys: created, rotated, revoked."""
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,14 +9,16 @@ from pqkeep_gateway.access.scopes import ALL, Group
 from pqkeep_gateway.api.api_key_fields import ScopeData
 from pqkeep_gateway.api.api_keys import ApiKeyData
 from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.portal import lists
+from pqkeep_gateway.portal.lists import Export, ListKind, Query, exported
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
-from pqkeep_gateway.storage.api_keys import ApiKeyStatus
+from pqkeep_gateway.storage.api_keys import API_KEY_SORTS, ApiKeyState
 from pqkeep_protocol.algorithms import Algorithm
 
-SHOWN = 25
-"""API keys on one page of the list."""
+MAX_DIGITS = 9
+"""The digits of a version."""
 GROUPS: Mapping[Group, tuple[str, str]] = {
     Group.USE: ("Use keys", "encrypt, decrypt, wrap, unwrap, sign, verify, and look up keys"),
     Group.ENCRYPT_ONLY: ("Encrypt only", "also wrap, but not decrypt"),
@@ -51,30 +52,54 @@ class Line:
     is_expired: bool
 
 
+KIND = ListKind(
+    path="/api-keys",
+    filters=(
+        lists.choice("status", "the state", "status", tuple(ApiKeyState)),
+        lists.within("used", "used within this time", "used_since"),
+        lists.within("unused", "not used within this time, or never", "unused_since"),
+        lists.upcoming("expires", "expires within this time", "expires_before"),
+        lists.age(
+            "age", "the time since it was created", older="created_before", younger="created_since"
+        ),
+        lists.text(
+            "scope",
+            "an operation, keyring or algorithm that it may use",
+            "scope",
+            values=tuple(group.value for group in Group),
+        ),
+    ),
+    sorts=API_KEY_SORTS,
+    words="name",
+    noun="API key",
+    examples=("status:active unused:90d", "expires:<30d", "scope:administer"),
+)
+"""The list of API keys."""
+COLUMNS = (
+    *("version", "name", "key_last4", "status", "created_at", "last_used_at", "last_used_from"),
+    *("expires_at", "revoked_at"),
+)
+"""The columns of an export."""
+
+
 async def _read(visit: Visit) -> Content:
-    reader, query = visit.reader, visit.query
-    if reader.principal.tenant is None:
-        raise not_found("API keys belong to an organization.")
-    tenant_id = str(reader.principal.tenant)
-    listed, usage = await asyncio.gather(
-        reader.section("list_api_keys", tenant_id=tenant_id, details=True),
-        reader.section("get_usage"),
-    )
+    reader = visit.reader
+    query = Query.of(KIND, visit.query)
+    tenant_id = _tenant(visit)
+    listed = Section()
+    if not query.error:
+        listed = await reader.section(
+            "list_api_keys", tenant_id=tenant_id, details=True, **query.request()
+        )
     keys = listed.data.api_keys if listed.data else ()
-    status, after = query.get("status", ""), query.get("after", "")
-    matching = [key for key in keys if not status or key.status.value == status]
-    # Active keys first, then newest first.
-    matching.sort(key=lambda key: (key.status is not ApiKeyStatus.ACTIVE, -key.version))
     now = datetime.now(UTC)
-    begin = next((n for n, key in enumerate(matching, 1) if str(key.version) == after), 0)
-    shown = matching[begin : begin + SHOWN]
     return {
         **_offered(tenant_id, listed),
+        "query": query,
+        "position": query.page(len(keys), listed.data.total if listed.data else 0),
         "listed": listed,
-        "used_up": used_up(usage),
-        "api_keys": [_line(key, now) for key in shown],
-        "next": str(shown[-1].version) if len(matching) > begin + SHOWN else "",
-        "statuses": [(status.value, status.value) for status in ApiKeyStatus],
+        "used_up": used_up(await reader.section("get_usage")),
+        "api_keys": [_line(key, now) for key in keys],
     }
 
 
@@ -92,15 +117,35 @@ def used_up(usage: Section) -> str:
     )
 
 
-async def _read_key(visit: Visit) -> Content:
-    reader, version = visit.reader, visit.path["version"]
-    if reader.principal.tenant is None:
+async def _export(visit: Visit) -> Export:
+    """Return the rows that match the filters. Raises ApiError."""
+    query, tenant_id = Query.of(KIND, visit.query), _tenant(visit)
+
+    async def read(offset: int, limit: int) -> tuple[Sequence[ApiKeyData], int]:
+        asked = query.request(limit, offset)
+        page = await visit.reader.read("list_api_keys", tenant_id=tenant_id, details=True, **asked)
+        return page.api_keys, page.total
+
+    return await exported(query, read, "api-keys", COLUMNS)
+
+
+def _tenant(visit: Visit) -> str:
+    if visit.reader.principal.tenant is None:
         raise not_found("API keys belong to an organization.")
-    tenant_id = str(reader.principal.tenant)
-    listed = await reader.section("list_api_keys", tenant_id=tenant_id, details=True)
+    return str(visit.reader.principal.tenant)
+
+
+async def _read_key(visit: Visit) -> Content:
+    reader, version, tenant_id = visit.reader, visit.path["version"], _tenant(visit)
+    is_number = version.isascii() and version.isdecimal() and len(version) <= MAX_DIGITS
+    if not is_number or not int(version):
+        raise not_found("There is no such API key.")
+    listed = await reader.section(
+        "list_api_keys", tenant_id=tenant_id, details=True, version=int(version), limit=1
+    )
     if listed.error:
         raise listed.error
-    key = next((key for key in listed.data.api_keys if str(key.version) == version), None)
+    key = next(iter(listed.data.api_keys), None)
     if key is None:
         raise not_found("There is no such API key.")
     return {**_offered(tenant_id, listed), "line": _line(key, datetime.now(UTC))}
@@ -157,6 +202,7 @@ PAGES = (
         template="api_keys/list.html",
         permission=Permission.VIEW_TENANT,
         read=_read,
+        export=_export,
         icon="api",
     ),
     Page(

@@ -1,13 +1,18 @@
 """Operators' pages: the installation's state, and its tenants."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from pqkeep_gateway.access.callers import Permission, Role
 from pqkeep_gateway.access.entitlements import Plan, Subscription, TenantStatus, Tier
+from pqkeep_gateway.portal import lists
 from pqkeep_gateway.portal.charts import KINDS, PERIODS, period_of, usage_chart, usage_rows
+from pqkeep_gateway.portal.lists import Export, ListKind, Query, exported
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, SHOWN, Content, Page, Visit
+from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.views.notices import BADGES, worst_first
+from pqkeep_gateway.storage.tenants import TENANT_SORTS
 from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS
 
 PAGE = 50
@@ -39,25 +44,56 @@ async def _read_installation(visit: Visit) -> Content:
     }
 
 
+KIND = ListKind(
+    path=f"{OPERATOR_HOME}/tenants",
+    filters=(
+        lists.choice("status", "the status", "status", tuple(TenantStatus)),
+        lists.choice("plan", "the plan", "plan", tuple(Plan)),
+        lists.age(
+            "age", "the time since it was created", older="created_before", younger="created_since"
+        ),
+    ),
+    sorts=tuple(TENANT_SORTS),
+    words="name",
+    noun="tenant",
+    examples=("status:suspended", "plan:free age:<30d"),
+)
+"""The list of tenants."""
+COLUMNS = (
+    *("id", "name", "status", "plan", "tier", "subscription", "requests_per_minute"),
+    *("created_at", "deletion_at"),
+)
+"""The columns of an export."""
+
+
 async def _read_tenants(visit: Visit) -> Content:
-    query = visit.query
-    filters = {name: query.get(name, "").strip() for name in ("name", "status")}
-    conditions = {name: value for name, value in filters.items() if value}
-    after = query.get("after") or None
-    tenants, installation = await asyncio.gather(
-        visit.reader.section("list_tenants", **conditions, after=after, limit=PAGE),
-        visit.reader.section("get_installation"),
-    )
+    query = Query.of(KIND, visit.query)
+    tenants = Section()
+    installation = await visit.reader.section("get_installation")
+    if not query.error:
+        tenants = await visit.reader.section("list_tenants", **query.request())
+    shown = tenants.data.tenants if tenants.data else ()
     shards = installation.data.shards if installation.data else ()
     return {
+        "query": query,
+        "position": query.page(len(shown), tenants.data.total if tenants.data else 0),
         "tenants": tenants,
+        "shown": shown,
         "installation": installation,
         "shards": [shard.name for shard in shards if not shard.draining],
-        "filters": filters,
-        "is_filtered": bool(conditions) or after is not None,
-        "statuses": [status.value for status in TenantStatus],
         "plans": _words(Plan),
     }
+
+
+async def _export_tenants(visit: Visit) -> Export:
+    """Return the rows that match the filters. Raises ApiError."""
+    query = Query.of(KIND, visit.query)
+
+    async def read(offset: int, limit: int) -> tuple[Sequence[Any], int]:
+        page = await visit.reader.read("list_tenants", **query.request(limit, offset))
+        return page.tenants, page.total
+
+    return await exported(query, read, "tenants", COLUMNS)
 
 
 async def _read_tenant(visit: Visit) -> Content:
@@ -129,6 +165,7 @@ PAGES: tuple[Page, ...] = (
             icon=icon,
             parent="" if icon else _TENANTS,
             for_operators=True,
+            export=_export_tenants if path == _TENANTS else None,
         )
         for path, title, permission, read, icon in _PAGES
     ),

@@ -1,9 +1,12 @@
 """The team's members, invitations and requests for approval, and the visitor's own password, second factors, sessions."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pqkeep_gateway.access.callers import Permission, Role, may
+from pqkeep_gateway.portal import lists
+from pqkeep_gateway.portal.lists import Export, ListKind, Query, exported
 from pqkeep_gateway.portal.pages import MOST_NAMED, SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_protocol.audit_events import PERSON
@@ -23,24 +26,57 @@ ROLES = {
 }
 
 
-async def _read(visit: Visit) -> Content:
-    reader = visit.reader
-    query = visit.query
-    members, invitations, organization = await asyncio.gather(
-        reader.section(
-            "list_members",
-            limit=SHOWN,
-            after=query.get("after") or None,
-            email=query.get("name", "").strip() or None,
+KIND = ListKind(
+    path="/team",
+    filters=(
+        lists.choice("role", "the role", "role", tuple(Role)),
+        lists.yes_or_no("mfa", "whether there is a second factor", "mfa"),
+        lists.within("used", "signed in within this time", "signed_in_since"),
+        lists.within("unused", "not signed in within this time, or never", "not_signed_in_since"),
+        lists.age(
+            "age", "the time since they joined", older="joined_before", younger="joined_since"
         ),
-        reader.section("list_invitations", limit=SHOWN, after=query.get("invited_after") or None),
+    ),
+    sorts=("joined", "email", "role", "mfa", "last-sign-in"),
+    words="email",
+    noun="member",
+    keeps=("invited_after",),
+    examples=("mfa:no", "role:owner", "unused:90d"),
+)
+"""The list of members."""
+COLUMNS = ("id", "email", "role", "status", "mfa_enabled", "last_sign_in_at", "created_at")
+"""The columns of an export."""
+
+
+async def _export(visit: Visit) -> Export:
+    """Return the rows that match the filters. Raises ApiError."""
+    query = Query.of(KIND, visit.query)
+
+    async def read(offset: int, limit: int) -> tuple[Sequence[Any], int]:
+        page = await visit.reader.read("list_members", **query.request(limit, offset))
+        return page.members, page.total
+
+    return await exported(query, read, "members", COLUMNS)
+
+
+async def _read(visit: Visit) -> Content:
+    reader, query = visit.reader, Query.of(KIND, visit.query)
+    asked = {} if query.error else query.request()
+    members, invitations, organization = await asyncio.gather(
+        reader.section("list_members", **asked),
+        reader.section(
+            "list_invitations", limit=SHOWN, after=visit.query.get("invited_after") or None
+        ),
         reader.section("get_organization"),
     )
+    shown = members.data.members if members.data and not query.error else ()
     may_manage_owners = may(reader.principal.caller, Permission.MANAGE_OWNERS)
     assignable = [role for role in Role if role is not Role.OWNER or may_manage_owners]
     return {
         "members": members,
-        "shown": members.data.members if members.data else (),
+        "query": query,
+        "position": query.page(len(shown), members.data.total if members.data else 0),
+        "shown": shown,
         "invitations": invitations,
         "invited": invitations.data.invitations if invitations.data else (),
         "organization": organization,
@@ -89,6 +125,7 @@ PAGES: tuple[Page, ...] = (
         template="team/overview.html",
         permission=Permission.MANAGE_TEAM,
         read=_read,
+        export=_export,
         icon="team",
     ),
     Page(

@@ -16,7 +16,7 @@ from pqkeep_gateway.portal.reading import Section
 ADDRESSES: Mapping[str, str] = {
     FoundKind.KEYRING: f"{ROOT}/keys?q=keyring:{{id}}",
     FoundKind.API_KEY: f"{ROOT}/api-keys/{{id}}",
-    FoundKind.MEMBER: f"{ROOT}/team?name={{name}}",
+    FoundKind.MEMBER: f"{ROOT}/team?q={{name}}",
     FoundKind.TENANT: f"{ROOT}{OPERATOR_HOME}/tenants/{{id}}",
     FoundKind.RECORD: f"{ROOT}/audit/{{id}}",
 }
