@@ -44,7 +44,7 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     expect(rows.nth(1)).to_contain_text("sign-in")
     assert_accessible(page)
     page.get_by_label("Operation").select_option("encrypt")
-    page.get_by_role("button", name="Filter").click()
+    page.get_by_role("button", name="Apply").click()
     expect(rows).to_have_count(6)
     go_to(page, "/portal/audit?principal=api-key:77")
     expect(page.get_by_role("heading", name="No record matches")).to_be_visible()
@@ -76,9 +76,28 @@ def test_the_filters_take_what_the_table_shows(installation: Installation) -> No
         ("outcome=refused", ["encrypt"]),
         ("source_address=127.0.0.1&operation=rotate-key", ["rotate-key"]),
         ("source_address=192.0.2.77", []),
+        ("q=billing-run", ["encrypt", "encrypt"]),
+        ("q=billing-run+refused+last+hour", ["encrypt"]),
+        ("q=127.0.0.0%2F8+operation%3Arotate-key", ["rotate-key"]),
+        ("q=Table%40example.org+rotate-key", ["rotate-key"]),
+        ("q=address%3A192.0.2.0%2F24", []),
     ):
         page = get_page(owner, f"/portal/audit?{query}").text
         assert _OPERATION.findall(page) == operations, query
+        (evidence,) = re.findall(r'href="/api/v1(/audit/export\?[^"]*)" download>Save', page)
+        lines = owner.ask("GET", evidence.replace("&amp;", "&")).text.splitlines()
+        found = [
+            json.loads(line)["record"] for line in lines if line.startswith('{"type":"record"')
+        ]
+        assert [record["operation"] for record in reversed(found)] == operations, query
+    for wrong, problem in (
+        ("q=adress%3A127.0.0.1", "Did you mean “address:”?"),
+        ("q=127.0.0.1+127.0.0.2", "would be a second source address"),
+        ("q=operation%3Asing", "operation must be an operation, or one of sign-ins"),
+    ):
+        page = get_page(owner, f"/portal/audit?{wrong}").text
+        assert problem in page.replace("&#34;", '"')
+        assert _OPERATION.findall(page) == []
     page = get_page(owner, "/portal/audit").text
     assert 'data-label="From" class="nowrap"><span class="small mono">127.0.0.1<' in page
     page = get_page(owner, "/portal/audit?principal=nobody%40example.org").text
@@ -105,7 +124,7 @@ def test_an_operator_sees_whose_records_they_are(installation: Installation) -> 
 
 def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
     """Page views are hidden, the page says so, and a link or a filter shows them."""
-    get_page(viewer, "/portal/keys")
+    viewer.get("/kms/keys")
     listed = 'data-label="Operation">list-keys<'
     page = get_page(viewer, "/portal/audit?outcome=success").text
     assert (listed in page, "Page views are hidden" in page) == (False, True)

@@ -2,14 +2,25 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
-from datetime import date, timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from ipaddress import ip_network
 from itertools import chain
+from urllib.parse import urlencode
 
 import msgspec
 
 from pqkeep_gateway.access.callers import Credential, Permission
 from pqkeep_gateway.http.errors import ApiError, invalid, not_found
+from pqkeep_gateway.portal import lists
+from pqkeep_gateway.portal.lists import (
+    Filter,
+    InvalidFilterError,
+    ListKind,
+    Parameters,
+    Query,
+)
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
@@ -48,11 +59,152 @@ API_KEY_EVENTS = {
 """Events with an API key's version."""
 
 
+GROUPS = {
+    "sign-ins": "sign-in,sign-in-failed,sign-out,single-sign-on,step-up,step-up-failed,"
+    "second-factor-failed,use-recovery-code,refresh-token-reused,end-session,operator-sign-in",
+    "key-changes": "generate-key,import-key,rotate-key,retire-key,disable-key,enable-key,"
+    "schedule-archive,cancel-archive,archive-key,create-keyring,update-keyring,delete-keyring,"
+    "restore-keyring,destroy-keyring",
+    "people": "invite-owner,invite-admin,invite-developer,invite-viewer,withdraw-invitation,"
+    "accept-invitation,change-role,remove-member,enable-mfa,disable-mfa,change-password",
+    "api-keys": "create-api-key,rotate-api-key,revoke-api-key",
+    "rules": "put-rule,delete-rule,override-rule",
+}
+"""Groups of operations, by the word that a person types."""
+
+
+def _operations(given: Sequence[tuple[str, bool]], _: datetime) -> Mapping[str, object]:
+    ((value, is_not),) = given
+    if is_not:
+        raise InvalidFilterError("cannot be excluded: remove the “-”")
+    names = value.casefold().split(",")
+    if any(name not in {*GROUPS, *OPERATIONS} for name in names):
+        raise InvalidFilterError(f"must be an operation, or one of {', '.join(GROUPS)}")
+    return {"operation": ",".join(GROUPS.get(name, name) for name in names)}
+
+
+def _principal_of(prefix: str) -> Callable[[Sequence[tuple[str, bool]], datetime], Parameters]:
+    def read(given: Sequence[tuple[str, bool]], _: datetime) -> Parameters:
+        ((value, is_not),) = given
+        if is_not or not value:
+            raise InvalidFilterError("needs a value after the colon, and no “-” before it")
+        return {"principal": f"{prefix}{value}"}
+
+    return read
+
+
+KIND = ListKind(
+    path="/audit",
+    filters=(
+        lists.text("principal", "a member's address, or the name of an API key", "principal"),
+        Filter(name="api-key", about="an API key by its number", read=_principal_of("api-key:")),
+        Filter(name="user", about="a person by their id", read=_principal_of("user:")),
+        lists.text("outcome", "refused, success or an error code", "outcome", values=(REFUSED,)),
+        Filter(
+            name="operation",
+            about="an operation, or a group of them",
+            read=_operations,
+            values=(*GROUPS, *OPERATIONS),
+        ),
+        lists.text(
+            "keyring",
+            "the keyring",
+            "keyring",
+            source="/api/v1/kms/keyrings?limit=12&prefix=",
+            pick="keyrings.name",
+        ),
+        lists.text("algorithm", "the algorithm", "algorithm", values=tuple(Algorithm)),
+        lists.text("version", "the key version", "key_version"),
+        lists.text("address", "an address or a network, such as 192.0.2.0/24", "source_address"),
+        lists.text("request", "the id of a request", "request_id"),
+        lists.text("rule", "the rule that warned or refused", "rule"),
+        lists.text("campaign", "the campaign of re-encryptions", "campaign"),
+        lists.within("within", "this time up to now", "from", values=("1h", "12h", "7d", "30d")),
+        lists.text("tenant", "the tenant, for operators", "tenant"),
+    ),
+    sorts=("time",),
+    words="words",
+    noun="record",
+    keeps=("views", "shard"),
+    examples=("refused last hour", "operation:sign-ins within:7d", "192.0.2.0/24 refused"),
+)
+"""The filters of the log that a person types."""
+_RECENT = re.compile(r"\blast\s+(?:(\d{1,3})\s+)?(minute|hour|day|week|month)s?\b", re.IGNORECASE)
+_SECONDS = {"minute": 60, "hour": 3600, "day": 86400, "week": 604_800, "month": 2_592_000}
+_is_code = re.compile(r"ERR_[A-Z_]+_[0-9]{3}", re.IGNORECASE | re.ASCII).fullmatch
+
+
+async def _understood(
+    reader: Reader, parameters: Mapping[str, object], now: datetime
+) -> Mapping[str, str]:
+    """Return the API's parameters for typed filters, with those that free words stand for."""
+    found = {name: str(value) for name, value in parameters.items()}
+    words = found.pop("words", "")
+    if last := _RECENT.search(words):
+        length = int(last[1] or 1) * _SECONDS[last[2].lower()]
+        found["from"] = (now - timedelta(seconds=length)).isoformat(timespec="seconds")
+        words = words.replace(last[0], " ")
+    for word in words.split():
+        name, value = _meaning(word)
+        if name == "principal" and "@" not in value and await _is_keyring(reader, value):
+            name = "keyring"
+        if name in found:
+            message = f"“{word}” would be a second {name.replace('_', ' ')}. Keep one."
+            raise invalid(message, "q")
+        found[name] = value
+    return found
+
+
+_ALGORITHMS = {algorithm.casefold(): algorithm.value for algorithm in Algorithm}
+
+
+def _meaning(word: str) -> tuple[str, str]:
+    """Return the API's parameter that a word is a value of, and the value."""
+    low = word.casefold()
+    if _is_address(word):
+        return "source_address", word
+    if low == REFUSED or low in OUTCOME_WORDS or _is_code(word):
+        return "outcome", word.upper() if _is_code(word) else low
+    if low in GROUPS or low in OPERATIONS:
+        return "operation", GROUPS.get(low, low)
+    if low in _ALGORITHMS:
+        return "algorithm", _ALGORITHMS[low]
+    if "@" not in word and any(letter.isdigit() for letter in word) and len(word) >= REQUEST_ID:
+        return "request_id", word
+    return "principal", word
+
+
+REQUEST_ID = 16
+"""A word of this length with a digit is looked for as the id of a request."""
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ip_network(word, strict=False)
+    except ValueError:
+        return False
+    return not word.isdigit()
+
+
+async def _is_keyring(reader: Reader, name: str) -> bool:
+    found = await reader.section("list_keyrings", prefix=name, limit=1)
+    return bool(found.data) and any(row.name == name for row in found.data.keyrings)
+
+
 async def _read(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
-    operation, shows_views = query.get("operation", "").strip(), bool(query.get("views"))
+    typed = Query.of(KIND, query)
+    understood: Mapping[str, str] = {}
+    if not typed.error:
+        try:
+            understood = await _understood(reader, typed.parameters, datetime.now(UTC))
+        except ApiError as error:
+            typed = replace(typed, error=error.message)
+    operation = understood.get("operation", query.get("operation", "")).strip()
+    shows_views = bool(query.get("views"))
+    includes_views = shows_views or operation in PAGE_VIEWS
     records, checkpoints, witnesses, people = await asyncio.gather(
-        _records(visit, page_views=shows_views or operation in PAGE_VIEWS),
+        _records(visit, understood, page_views=includes_views, problem=typed.error),
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         reader.section("list_audit_witnesses", shard=query.get("shard") or None),
         addresses(reader),
@@ -65,8 +217,12 @@ async def _read(visit: Visit) -> Content:
         "witnesses": witnesses,
         "names": people,
         "api_key_events": API_KEY_EVENTS,
-        "filters": {name: query.get(name, "") for name in _IN_FORM},
-        "is_filtered": any(query.get(name) for name in _IN_FORM if name not in {"views", "shard"}),
+        "filters": {name: query.get(name, "") for name in (*_IN_FORM, "q")},
+        "query": typed,
+        "understood": {name.replace("_", " "): value for name, value in understood.items()},
+        "evidence": urlencode(_sent(visit, understood, page_views=includes_views)),
+        "is_filtered": typed.is_filtered
+        or any(query.get(name) for name in _IN_FORM if name not in {"views", "shard"}),
         "hides_views": not shows_views and operation not in PAGE_VIEWS,
         "page_views": sorted(PAGE_VIEWS),
         "operations": OPERATIONS,
@@ -75,15 +231,37 @@ async def _read(visit: Visit) -> Content:
     }
 
 
-async def _records(visit: Visit, *, page_views: bool) -> Section:
-    """Return the records that match the form, or the form's error."""
+def _sent(visit: Visit, understood: Mapping[str, str], *, page_views: bool) -> Mapping[str, str]:
+    """Return the parameters of the evidence of a page's records; empty without a filter."""
     query = visit.query
+    try:
+        times = _times(query)
+    except ApiError:
+        return {}
+    names = (*_FILTERS, "key_version")
+    form = {name: query[name].strip() for name in names if query.get(name, "").strip()}
+    filters = {**form, **times, **understood}
+    if not filters:
+        return {}
+    shard = {"shard": query["shard"]} if query.get("shard") else {}
+    return {**filters, **shard, **({} if page_views else {"page_views": "false"})}
+
+
+async def _records(
+    visit: Visit, understood: Mapping[str, str], *, page_views: bool, problem: str
+) -> Section:
+    """Return the records that match the typed filters and the form, or their error."""
+    query = visit.query
+    if problem:
+        return Section(error=invalid(problem, "q"))
     conditions = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
     try:
         if conditions.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
             raise invalid("This outcome does not exist. Choose one from the list.", "outcome")
         conditions |= _times(query)
-        key_version = _key_version(query.get("key_version", "").strip())
+        conditions |= understood
+        version = conditions.pop("key_version", "") or query.get("key_version", "").strip()
+        key_version = _key_version(version)
     except ApiError as error:
         return Section(error=error)
     return await visit.reader.section(
