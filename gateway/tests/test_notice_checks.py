@@ -304,3 +304,14 @@ async def test_a_list_waits_for_the_check_of_an_event(checked: Checked) -> None:
     checked.checks.note(world.tenant.id)
     await checked.checks.settle(world.tenant.id)
     assert (await checked.store.list(world.tenant.id, None)).total == 1
+
+
+async def test_events_do_not_delay_a_due_tenant(checked: Checked) -> None:
+    """Each turn also checks the longest due tenants, however many events there are."""
+    world = checked.world
+    await world.api_keys.create(world.tenant, ATTRIBUTION)
+    await checked.store.add_missing_checks(10)
+    for _ in range(100):
+        checked.checks.note(new_tenant().id)
+    await checked.checks.check_due()
+    assert (await checked.store.list(world.tenant.id, None)).total == 1
