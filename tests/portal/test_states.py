@@ -32,6 +32,7 @@ from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, unavailable
 from pqkeep_gateway.portal.app import PAGES, portal
+from pqkeep_gateway.portal.lists import ROWS
 from pqkeep_gateway.portal.pages import ROOT, Page
 from pqkeep_gateway.portal.views import migration
 from pqkeep_gateway.portal.views.entering import DEMO
@@ -306,3 +307,23 @@ def test_the_page_of_migration_stays_bounded(service: Service) -> None:
     assert f'href="?rules={migration.SHOWN}"' in text
     assert f'href="?campaigns={migration.SHOWN}"' in text
     assert "And 40 other principals" in text
+
+
+MAX_LIST_PAGE = 60_000
+"""Bytes of a page with a full list."""
+
+
+def test_a_page_of_keys_with_long_names_stays_small(service: Service) -> None:
+    """A full page of 10,000 keys with names of 64 characters has less than 60 KB."""
+    page = next(each for each in PAGES if each.path == "/keys")
+
+    def full(data: Any) -> Any:
+        if not hasattr(data, "merged_principals"):
+            return data
+        key = structs.replace(data.keys[0], keyring="n" * 64)
+        return structs.replace(data, keys=(key,) * ROWS, total=10_000)
+
+    status, text = service.get(page, change=full)
+    assert status == HTTPStatus.OK
+    assert "1 to 50 of 10,000 key versions" in text
+    assert len(text.encode()) < MAX_LIST_PAGE
