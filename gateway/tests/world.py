@@ -30,13 +30,14 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
 from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.passkeys import Ceremonies, Passkeys, RelyingParty
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import PasswordChange, Passwords
 from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.sign_in import SignIn
-from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.people.step_up import Proofs, StepUp
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.shards import HERE as PLACED_HERE
 from pqkeep_gateway.shards import Departures, Placement, Shards, Then
@@ -45,6 +46,7 @@ from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.invitations import Invitation, SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
+from pqkeep_gateway.storage.passkeys import SqlPasskeys
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.second_factors import SqlChallenges, SqlSecondFactors
@@ -57,11 +59,12 @@ from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_keyservice.operations import keyless
 from pqkeep_protocol.audit import Event, EventRefusal, Recorded, RecordEvents, RefusedEvent
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
-from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request, VerifySignature
 
 R = TypeVar("R")
 HERE = "192.0.2.7"
@@ -70,6 +73,7 @@ EMAIL, OTHER_EMAIL = "ada@example.com", "grace@example.com"
 PASSWORD, NEW_PASSWORD = "the horse prefers oats", "the horse is tired of oats"
 OPERATOR = OperatorPrincipal()
 CHEAP = PasswordHasher(1, 8, 1)
+PARTY = RelyingParty("keys.example.com", "https://keys.example.com")
 
 CONCURRENCY = 32
 """Concurrent uses of something single-use."""
@@ -96,7 +100,11 @@ class FakeAuditLog:
     """Set when it answers, if it does not do so at once."""
 
     async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
-        """Record, and then respond."""
+        """Record, and then respond. Signatures are verified as in the key service."""
+        if isinstance(request, VerifySignature):
+            if self.is_unavailable:
+                raise KeyServiceError(ErrorKind.UNAVAILABLE)
+            return cast(R_co, keyless.respond(request))
         assert isinstance(request, RecordEvents)
         if self.is_unavailable:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
@@ -252,15 +260,31 @@ class World:
         self.codes = EmailCodes(
             store, users, self.challenges, sessions, attempts, pepper, delivery, clock
         )
+        self.passkeys = Passkeys(
+            SqlPasskeys(engine),
+            users,
+            self.factors,
+            passwords,
+            attempts,
+            lookups,
+            Ceremonies(PARTY, one_shard(log), pepper, clock),
+            delivery,
+        )
         self.sign_in = SignIn(
-            users, sessions, passwords, attempts, self.factors, self.challenges, delivery
+            users,
+            sessions,
+            passwords,
+            attempts,
+            self.factors,
+            self.challenges,
+            self.passkeys,
+            delivery,
         )
         self.password_change = PasswordChange(users, passwords, delivery, clock)
         self.step_up = StepUp(
             SqlStepUpTokens(engine),
             users,
-            self.factors,
-            passwords,
+            Proofs(self.factors, self.passkeys, passwords),
             attempts,
             pepper,
             delivery,

@@ -60,6 +60,9 @@ class MailKind(StrEnum):
     PASSWORD_CHANGED = "password-changed"  # noqa: S105 - a name
     SECOND_FACTOR_ADDED = "second-factor-added"
     SECOND_FACTOR_REMOVED = "second-factor-removed"
+    PASSKEY_ADDED = "passkey-added"
+    PASSKEY_REMOVED = "passkey-removed"
+    PASSKEY_CLONED = "passkey-cloned"
     RECOVERY_CODE_USED = "recovery-code-used"
     DESTRUCTION_SCHEDULED = "destruction-scheduled"
     APPROVAL_REQUESTED = "approval-requested"
@@ -233,10 +236,27 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "At {at} the second factor of your account on pqkeep at\n"
         "{here} was removed: the password is enough to sign in.\n" + _WAS_IT_YOU,
     ),
+    MailKind.PASSKEY_ADDED: _Template(
+        "A passkey was added to your account on pqkeep",
+        "At {at} a passkey was added to your account on pqkeep at\n"
+        "{here}: it signs in without a password, and a password alone is not\n"
+        "enough. For seven days it cannot remove your older passkeys.\n" + _WAS_IT_YOU,
+    ),
+    MailKind.PASSKEY_REMOVED: _Template(
+        "A passkey of your account on pqkeep was removed",
+        "At {at} a passkey of your account on pqkeep at\n{here} was removed.\n" + _WAS_IT_YOU,
+    ),
+    MailKind.PASSKEY_CLONED: _Template(
+        "A passkey of your account on pqkeep may have been copied",
+        "At {at} a passkey of your account on pqkeep at\n"
+        "{here} was used with an old counter, and refused. This happens when a\n"
+        "copy of the passkey exists. Sign in in another way, remove the passkey in the\n"
+        "portal under Security, and tell the administrators of your organization.\n",
+    ),
     MailKind.RECOVERY_CODE_USED: _Template(
         "A recovery code of your account on pqkeep was used",
         "At {at} a recovery code of your account on pqkeep at\n"
-        "{here} was used instead of your authenticator app.\n" + _WAS_IT_YOU,
+        "{here} was used instead of your app or passkey.\n" + _WAS_IT_YOU,
     ),
     MailKind.DESTRUCTION_SCHEDULED: _Template(
         "Keys of your organization on pqkeep will be destroyed",

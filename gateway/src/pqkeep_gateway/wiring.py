@@ -55,6 +55,7 @@ from pqkeep_gateway.api import (
     mac,
     notices,
     operators,
+    passkeys,
     password_resets,
     plan_limits,
     public_keys,
@@ -120,6 +121,7 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
 from pqkeep_gateway.people.challenges import Challenges
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.passkeys import Ceremonies, Passkeys, RelyingParty, relying_party
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import PasswordChange, Passwords, hasher
 from pqkeep_gateway.people.registration import Registration
@@ -127,7 +129,7 @@ from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.single_sign_on import BEGINNINGS, ProviderRequests, SingleSignOn
-from pqkeep_gateway.people.step_up import StepUp, StepUpMethods
+from pqkeep_gateway.people.step_up import Proofs, StepUp, StepUpMethods
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.portal.app import portal
 from pqkeep_gateway.reference.documents import documents
@@ -149,6 +151,7 @@ from pqkeep_gateway.storage.last_uses import SqlLastUses
 from pqkeep_gateway.storage.notices import SqlNotices
 from pqkeep_gateway.storage.operators import SqlOperators, SqlOperatorSessions
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
+from pqkeep_gateway.storage.passkeys import SqlPasskeys
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.second_factors import SqlChallenges, SqlSecondFactors
@@ -317,14 +320,33 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
     factors = SecondFactors(
         SqlSecondFactors(engine), users, attempts, pepper, audit_delivery, clock
     )
-    sql_challenges = SqlChallenges(engine)
-    challenges = Challenges(sql_challenges, users, lookups, pepper, clock, sends_mail=sends_mail)
-    codes = EmailCodes(
-        sql_challenges, users, challenges, sessions, attempts, pepper, audit_delivery, clock
+    challenges = Challenges(
+        SqlChallenges(engine), users, lookups, pepper, clock, sends_mail=sends_mail
     )
-    signing_in = SignIn(users, sessions, passwords, attempts, factors, challenges, audit_delivery)
+    codes = EmailCodes(
+        SqlChallenges(engine), users, challenges, sessions, attempts, pepper, audit_delivery, clock
+    )
+    all_passkeys = Passkeys(
+        SqlPasskeys(engine),
+        users,
+        factors,
+        passwords,
+        attempts,
+        lookups,
+        Ceremonies(_relying_party(config, here), shards.keys, pepper, clock),
+        audit_delivery,
+    )
+    signing_in = SignIn(
+        users, sessions, passwords, attempts, factors, challenges, all_passkeys, audit_delivery
+    )
     step_up = StepUp(
-        SqlStepUpTokens(engine), users, factors, passwords, attempts, pepper, audit_delivery, clock
+        SqlStepUpTokens(engine),
+        users,
+        Proofs(factors, all_passkeys, passwords),
+        attempts,
+        pepper,
+        audit_delivery,
+        clock,
     )
     invitations = Invitations(
         SqlInvitations(engine),
@@ -512,6 +534,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
             all_approvals,
             sends_mail=sends_mail,
         ),
+        *passkeys.endpoints(all_passkeys, signing_in, step_up, cookies),
         *single_sign_on.endpoints(
             [sign_on.provider for sign_on in sign_ons],
             StepUpMethods(
@@ -655,6 +678,10 @@ async def _close(
     await close_database(engine)
     if tracing is not None:
         await asyncio.to_thread(tracing.close)
+
+
+def _relying_party(config: Config, here: str) -> RelyingParty | str:
+    return relying_party(config.pages_url, here, is_development=config.cookies == "loopback")
 
 
 def _operator_digest(config: Config) -> bytes | None:

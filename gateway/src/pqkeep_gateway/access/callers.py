@@ -198,6 +198,8 @@ COVERED_BY_PROOF: frozenset[str] = frozenset(
         "remove_member",
         "revoke_api_key",
         "remove_webhook",
+        # A name, by which its owner recognizes a passkey.
+        "rename_passkey",
         # Keys: nothing becomes unreadable. For archiving, see Endpoint.step_up_for.
         "rotate_key",
         "import_key",

@@ -39,6 +39,8 @@ class CredentialKind(StrEnum):
     """For the cookie that a step-up sets: see ``pqkeep_gateway.people.step_up``."""
     REAUTHENTICATION = "pqg_"
     """For the cookie that the single sign-on callback sets at a step-up."""
+    BROWSER = "pqw_"
+    """For the cookie that binds a passkey's challenge to a browser."""
 
 
 def new_credential(kind: CredentialKind, random: bytes | None = None) -> str:
@@ -68,6 +70,7 @@ class Purpose(StrEnum):
     KNOWN_NETWORK = "pqkeep/v1/known-network"
     MAILED_CODE = "pqkeep/v1/mailed-code"
     MAILED_TOKEN = "pqkeep/v1/mailed-token"  # noqa: S105 - a label
+    PASSKEY = "pqkeep/v1/passkey"
     PASSWORD = "pqkeep/v1/password"  # noqa: S105 - a label
     PROOF = "pqkeep/v1/proof"
     REAUTHENTICATION = "pqkeep/v1/reauthentication"

@@ -35,6 +35,13 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError
+from pqkeep_gateway.people.passkeys import (
+    InvalidPasskeyError,
+    InvalidRegistrationError,
+    NewerFactorError,
+    PasskeyProblem,
+    WrongPasskeyError,
+)
 from pqkeep_gateway.people.passwords import InvalidPasswordError, PasswordsDisabledError
 from pqkeep_gateway.people.second_factors import (
     NotEnrolledError,
@@ -79,6 +86,12 @@ from pqkeep_gateway.storage.external_keys import (
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
 from pqkeep_gateway.storage.notices import NoticeNotFoundError
 from pqkeep_gateway.storage.pages import PositionNotFoundError
+from pqkeep_gateway.storage.passkeys import (
+    MAX_PASSKEYS,
+    PasskeyExistsError,
+    PasskeyNotFoundError,
+    TooManyPasskeysError,
+)
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
 from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
@@ -92,7 +105,12 @@ from pqkeep_gateway.storage.team import (
     TooFewOwnersError,
 )
 from pqkeep_gateway.storage.tenants import DeletionScheduledError, NameTakenError
-from pqkeep_gateway.storage.users import AccountChangedError, EmailTakenError, UserNotFoundError
+from pqkeep_gateway.storage.users import (
+    AccountChangedError,
+    EmailTakenError,
+    LastFactorError,
+    UserNotFoundError,
+)
 from pqkeep_gateway.storage.webhooks import (
     MAX_WEBHOOKS,
     DeliveryNotFoundError,
@@ -654,6 +672,29 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
         ("email_code", "recovery_code", "totp_code"),
     ),
     WrongPresentPasswordError: ErrorResponse(Code.MFA_001, "the password is wrong", ("password",)),
+    InvalidPasskeyError: ErrorResponse(
+        Code.AUTH_001,
+        "the passkey is not accepted: it is unknown here, or its response is invalid or too old",
+    ),
+    WrongPasskeyError: ErrorResponse(
+        Code.MFA_001, "the passkey is not accepted: use one of your own, and begin again"
+    ),
+    PasskeyNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such passkey", ("id",)),
+    PasskeyExistsError: ErrorResponse(
+        Code.CONFLICT_001, "this passkey was added before", ("credential_id",)
+    ),
+    TooManyPasskeysError: ErrorResponse(
+        Code.CONFLICT_001, f"a person has at most {MAX_PASSKEYS} passkeys: remove one first"
+    ),
+    NewerFactorError: ErrorResponse(
+        Code.FORBIDDEN_001,
+        "a factor less than seven days old cannot remove an older passkey: step up with an older"
+        " factor, or with the passkey itself",
+    ),
+    LastFactorError: ErrorResponse(
+        Code.CONFLICT_001,
+        "your organization requires a second factor: add another one before you remove this",
+    ),
     PasswordsDisabledError: ErrorResponse(
         Code.FORBIDDEN_001,
         "people of this tenant sign in through its identity provider, without passwords",
@@ -842,6 +883,27 @@ def _invalid_password(error: InvalidPasswordError, endpoint: Endpoint) -> ApiErr
     return ApiError(Code.UNPROCESSABLE, f"{names[0]} {error}", names[0])
 
 
+_REGISTRATION_PROBLEMS: Mapping[PasskeyProblem, tuple[str, str]] = {
+    PasskeyProblem.CHALLENGE: ("client_data", "its challenge has expired or was used: begin again"),
+    PasskeyProblem.ORIGIN: ("client_data", "it belongs to a page of another address"),
+    PasskeyProblem.CLIENT_DATA: ("client_data", "it is not client data of a new credential"),
+    PasskeyProblem.RELYING_PARTY: ("authenticator_data", "it belongs to another service"),
+    PasskeyProblem.USER_VERIFICATION: (
+        "authenticator_data",
+        "the authenticator did not verify you: set up its PIN, fingerprint or face",
+    ),
+    PasskeyProblem.PUBLIC_KEY: ("public_key", "it is not a public key of the algorithm"),
+    PasskeyProblem.ALGORITHM: ("algorithm", "it is not supported"),
+}
+
+
+def _invalid_registration(error: InvalidRegistrationError, endpoint: Endpoint) -> ApiError:
+    field, problem = _REGISTRATION_PROBLEMS.get(
+        error.problem, ("authenticator_data", "it is not authenticator data of the credential")
+    )
+    return ApiError(Code.UNPROCESSABLE, f"{field} is not accepted: {problem}", field)
+
+
 def _used_code(error: UsedCodeError, endpoint: Endpoint) -> ApiError:
     """Return 401, not 429: clients repeat a request after 429, and the code remains used."""
     message = f"this code or a later one was already used; a new code works in {error.wait} seconds"
@@ -895,6 +957,7 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
     AddressNotAllowedError: (Code.AUTH_001, _from_elsewhere),
     InvalidPasswordError: (Code.UNPROCESSABLE, _invalid_password),
     UsedCodeError: (Code.MFA_001, _used_code),
+    InvalidRegistrationError: (Code.UNPROCESSABLE, _invalid_registration),
     InvalidNoticeSignatureError: (Code.INVALID_001, _bad_signature),
     RateLimitedError: (
         Code.RATE_LIMIT_001,

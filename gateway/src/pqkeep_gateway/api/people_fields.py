@@ -4,19 +4,36 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol
+from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import LIST_LIMIT, Field, choice_field, text_field, uuid_field
-from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.http.field import (
+    LIST_LIMIT,
+    Field,
+    base64_field,
+    choice_field,
+    text_field,
+    uuid_field,
+)
+from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.outgoing_mail import EMAIL_PATTERN, MAX_EMAIL, is_email
+from pqkeep_gateway.people.passkeys import LIFETIME as CEREMONY_LIFETIME
+from pqkeep_gateway.people.passkeys import (
+    MAX_AUTHENTICATOR_DATA,
+    MAX_CLIENT_DATA,
+    MAX_CREDENTIAL_ID,
+    Assertion,
+    Ceremony,
+)
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME
 from pqkeep_gateway.storage.pages import Page, Part
 from pqkeep_gateway.storage.users import User
+from pqkeep_protocol.algorithms import MAX_GIVEN_SIGNATURE
 
 MAX_TOKEN = 128
 
@@ -41,6 +58,7 @@ class UserData(Data, frozen=True, kw_only=True):
     email_codes: Annotated[
         bool, Meta(description="Whether each sign-in without an app sends a code by e-mail.")
     ] = False
+    passkeys: Annotated[int, Meta(ge=0, description="The number of the person's passkeys.")] = 0
 
 
 class SignedInData(Data, frozen=True, kw_only=True):
@@ -148,6 +166,93 @@ OTHER_PASSWORD = _with_minimum(
     )
 )
 ROLE = choice_field("role", "The member's role.", tuple(Role), Role.DEVELOPER)
+
+
+class CredentialData(Data, frozen=True, kw_only=True):
+    """A passkey, as browsers identify it."""
+
+    id: Annotated[Base64, Meta(description="The credential's id.")]
+    transports: Annotated[
+        tuple[str, ...], Meta(description="The ways to reach the authenticator, if known.")
+    ]
+
+
+class CeremonyData(Data, frozen=True, kw_only=True):
+    """The values with which a browser uses a passkey: navigator.credentials.get."""
+
+    challenge: Base64
+    rp_id: Annotated[str, Meta(description="The host name of the portal.")]
+    credentials: Annotated[
+        tuple[CredentialData, ...],
+        Meta(description="The person's passkeys; empty at a sign-in. A new one must not be here."),
+    ]
+    expires_in: Annotated[int, Meta(ge=1, description="Seconds.")]
+
+
+CEREMONY = CeremonyData(
+    challenge=base64(bytes(range(56))),
+    rp_id="keys.example.com",
+    credentials=(),
+    expires_in=int(CEREMONY_LIFETIME.total_seconds()),
+)
+
+
+def ceremony_data(begun: Ceremony) -> CeremonyData:
+    """Return the values for a browser in API form."""
+    return CeremonyData(
+        challenge=base64(begun.challenge),
+        rp_id=begun.relying_party.id,
+        credentials=tuple(
+            CredentialData(id=base64(passkey.credential_id), transports=passkey.transports)
+            for passkey in begun.passkeys
+        ),
+        expires_in=int(CEREMONY_LIFETIME.total_seconds()),
+    )
+
+
+_USED_CREDENTIAL = base64_field(
+    "credential_id",
+    "The id of the credential that the browser used.",
+    "AAECAwQFBgcICQoLDA0ODw==",
+    at_most=MAX_CREDENTIAL_ID,
+)
+_CLIENT_DATA = base64_field(
+    "client_data", "response.clientDataJSON.", "e30=", at_most=MAX_CLIENT_DATA
+)
+_AUTHENTICATOR_DATA = base64_field(
+    "authenticator_data", "response.authenticatorData.", "AAAA", at_most=MAX_AUTHENTICATOR_DATA
+)
+_SIGNATURE = base64_field("signature", "response.signature.", "MEUC", at_most=MAX_GIVEN_SIGNATURE)
+_USER_HANDLE = base64_field(
+    "user_handle", "response.userHandle.", base64(UUID(USER.id).bytes), at_most=64
+)
+
+
+class AssertionFields:
+    """The fields of a passkey's use."""
+
+    required = (
+        _USED_CREDENTIAL,
+        _CLIENT_DATA,
+        _AUTHENTICATOR_DATA,
+        _SIGNATURE,
+        _USER_HANDLE.optional(),
+    )
+    """Where a passkey is the only way."""
+    optional = tuple(field.optional() for field in required)
+    """Where other proofs are possible."""
+    present = optional[0]
+    """Whether a request has them."""
+
+    def read(self, call: ApiCall) -> Assertion:
+        """Return the use. Raises FieldError."""
+        return Assertion(
+            call[_USED_CREDENTIAL],
+            call[_CLIENT_DATA],
+            call[_AUTHENTICATOR_DATA],
+            call[_SIGNATURE],
+            call[_USER_HANDLE.optional()],
+        )
 
 
 def token_field(description: str, kind: str) -> Field[str]:

@@ -17,6 +17,7 @@ from pqkeep_gateway.api.people_fields import (
     SIGNED_IN,
     USER,
     AcceptedData,
+    AssertionFields,
     Identifier,
 )
 from pqkeep_gateway.http.cookies import Cookies
@@ -25,6 +26,7 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, FieldError, Problem, boolean_field, text_field
 from pqkeep_gateway.people.challenges import InvalidChallengeError
 from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, EmailCodes
+from pqkeep_gateway.people.passkeys import Assertion, WrongPasskeyError
 from pqkeep_gateway.people.second_factors import (
     NotEnrolledError,
     SecondFactors,
@@ -36,6 +38,7 @@ from pqkeep_gateway.people.step_up import LIFETIME, SteppedUp, StepUp
 from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.team import TooFewOwnersError
 from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.storage.users import LastFactorError
 from pqkeep_gateway.tenancy.approvals import Approvals
 from pqkeep_gateway.tenancy.tenants import Tenants
 
@@ -126,6 +129,7 @@ _FOR_SESSION = boolean_field(
     "except actions that destroy keys or change credentials and factors.",
     example=True,
 ).or_default(default=False)
+_ASSERTION = AssertionFields()
 _REQUIRE = boolean_field(
     "require_mfa", "Whether everybody needs a second factor.", example=False
 ).optional()
@@ -192,7 +196,7 @@ def endpoints(  # noqa: PLR0913 - each once, in wiring.py
             fields=(_OPTIONAL_CODE, _OPTIONAL_RECOVERY_CODE),
             field_codes=UNPROCESSABLE_FIELDS,
             example=MfaData(mfa_enabled=False),
-            errors=(NotEnrolledError, WrongCodeError, TooManyAttemptsError),
+            errors=(NotEnrolledError, WrongCodeError, TooManyAttemptsError, LastFactorError),
         ),
         Endpoint(
             method="POST",
@@ -235,13 +239,18 @@ def endpoints(  # noqa: PLR0913 - each once, in wiring.py
             handler=handlers.step_up,
             permission=Permission.OWN_ACCOUNT,
             during_enrollment=True,
-            fields=(_OPTIONAL_CODE, _OPTIONAL_PASSWORD, _FOR_SESSION),
+            fields=(_OPTIONAL_CODE, _OPTIONAL_PASSWORD, *_ASSERTION.optional, _FOR_SESSION),
             field_codes=UNPROCESSABLE_FIELDS,
             example=StepUpData(
                 step_up_token="pqu_" + "0" * 43 + "3aXb2c",
                 expires_in=int(LIFETIME.total_seconds()),
             ),
-            errors=(WrongCodeError, WrongPresentPasswordError, TooManyAttemptsError),
+            errors=(
+                WrongCodeError,
+                WrongPasskeyError,
+                WrongPresentPasswordError,
+                TooManyAttemptsError,
+            ),
         ),
         Endpoint(
             method="GET",
@@ -336,7 +345,7 @@ class _SecondFactors:
     async def step_up(self, call: ApiCall) -> StepUpData | WithCookies:
         """Prove the person's identity again, for one sensitive action in the next five minutes.
 
-        The proof is a code, or the password without a second factor. No proof is needed once,
+        The proof is a passkey, a code, or the password without a second factor. No proof is needed once,
         within five minutes after the identity provider confirmed the person in the same browser. An
         already used code gets 401 with Retry-After, and does not count as a failed attempt. With
         for_session, a cookie covers further actions of the session without another step-up.
@@ -344,21 +353,26 @@ class _SecondFactors:
         person, for_session = call.person, call[_FOR_SESSION]
         given: SteppedUp | None = None
         reauthentication = call.cookies.get(self._cookies.reauthentication, "")
-        if call[_OPTIONAL_CODE] is None and call[_OPTIONAL_PASSWORD] is None:
+        has_text = call[_OPTIONAL_CODE] is not None or call[_OPTIONAL_PASSWORD] is not None
+        if not has_text and call[_ASSERTION.present] is None:
             given = await self._step_up.issue_after_reauthentication(
                 person, reauthentication, call.attribution, for_session=for_session
             )
         cookies = () if given is None else (self._cookies.reauthentication_gone(),)
         if given is None:
-            needs_code = await self._step_up.needs_code(person)
-            proof = call[_CODE] if needs_code else call[PASSWORD]
             given = await self._step_up.issue(
-                person, proof, call.attribution, for_session=for_session
+                person, await self._proof_in(call), call.attribution, for_session=for_session
             )
         if given.proof is not None:
             cookies = (*cookies, self._cookies.of_proof(given.proof))
         data = StepUpData(step_up_token=given.token, expires_in=int(LIFETIME.total_seconds()))
         return WithCookies(data, cookies) if cookies else data
+
+    async def _proof_in(self, call: ApiCall) -> str | Assertion:
+        """Return the proof that the person needs. Raises FieldError."""
+        if call[_ASSERTION.present] is not None:
+            return _ASSERTION.read(call)
+        return call[_CODE] if await self._step_up.needs_code(call.person) else call[PASSWORD]
 
     async def get_organization(self, call: ApiCall) -> OwnOrganizationData:
         """Return the person's tenant, and whether it requires a second factor."""

@@ -300,6 +300,7 @@ class _SignIn:
             user_data(account.user),
             mfa_enabled=account.has_mfa,
             email_codes=account.email_codes,
+            passkeys=account.passkeys,
         )
 
 

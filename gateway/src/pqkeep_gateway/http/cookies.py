@@ -27,6 +27,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pqkeep_gateway.http.errors import ambiguous_cookies
+from pqkeep_gateway.people.passkeys import BROWSER_LIFETIME
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME, REFRESH_LIFETIME, Tokens
 from pqkeep_gateway.people.single_sign_on import REAUTHENTICATION_LIFETIME
 from pqkeep_gateway.people.step_up import LIFETIME as PROOF_LIFETIME
@@ -98,6 +99,11 @@ class Cookies:
         seconds = int(PROOF_LIFETIME.total_seconds())
         return self._cookie(self.proof, proof, "/", seconds, same_site="Strict")
 
+    def of_browser(self, token: str) -> str:
+        """Return the Set-Cookie value for a browser that signs in with a passkey."""
+        seconds = int(BROWSER_LIFETIME.total_seconds())
+        return self._cookie(self.browser, token, "/", seconds, same_site="Strict")
+
     def of_reauthentication(self, token: str) -> str:
         """Return the Set-Cookie value for one step-up after the provider's callback."""
         seconds = int(REAUTHENTICATION_LIFETIME.total_seconds())
@@ -131,6 +137,11 @@ class Cookies:
         return self._name("pqkeep_session")
 
     @property
+    def browser(self) -> str:
+        """The cookie name of a browser that signs in with a passkey."""
+        return self._name("pqkeep_browser")
+
+    @property
     def proof(self) -> str:
         """The cookie name of a session's proof of identity."""
         return self._name("pqkeep_proof")
@@ -160,6 +171,7 @@ class Cookies:
             self.binding,
             self.proof,
             self.reauthentication,
+            self.browser,
         }
         found: defaultdict[str, list[str]] = defaultdict(list)
         for name, value in _pairs(sent):

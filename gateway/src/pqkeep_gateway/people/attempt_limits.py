@@ -107,6 +107,20 @@ class AttemptLimits:
         async with attempt:
             yield
 
+    @asynccontextmanager
+    async def passkey(self, email: str, source_address: str) -> AsyncIterator[None]:
+        """Count an attempt to sign in with a passkey, unless the block succeeds.
+
+        It needs no password, so attempts from elsewhere must not stop the person. Raises
+        TooManyAttemptsError.
+        """
+        account, network = self._account(email), network_of(source_address)
+        here = f"passkeys at {account} from {network}", ATTEMPTS
+        is_known = await self._known_networks.is_known(email, source_address)
+        limits = (here,) if is_known else (_of_source(network), here)
+        async with self._attempt(*limits):
+            yield
+
     def step_up(self, session: SessionId) -> AbstractAsyncContextManager[None]:
         """Count an attempt at a code or password within a session, unless the block succeeds.
 

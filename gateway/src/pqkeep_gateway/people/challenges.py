@@ -20,6 +20,9 @@ class Factor(StrEnum):
     """The source of the required code."""
 
     APP = "app"
+    """The authenticator app. A passkey or a recovery code is accepted, too."""
+    PASSKEY = "passkey"
+    """A sign-in with a passkey, which needs no password. A recovery code is accepted, too."""
     EMAIL = "email"
 
 
@@ -65,6 +68,8 @@ class Challenges:
         """
         if account.has_mfa:
             return Factor.APP
+        if account.passkeys:
+            return Factor.PASSKEY
         if account.email_codes or (account.must_have_mfa and self._sends_mail):
             return Factor.EMAIL
         return None

@@ -2,7 +2,7 @@
 
 A code belongs to one challenge, which needs the password, and expires with it. It is stored as a
 digest under the pepper. It is accepted once, and becomes invalid after five attempts. A code by
-e-mail never replaces an authenticator app.
+e-mail never replaces an app or a passkey.
 """
 
 from datetime import timedelta
@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 5
 
 
 class AuthenticatorRequiredError(Exception):
-    """The account has an authenticator, so no code is sent by e-mail."""
+    """The account has an authenticator or a passkey, so no code is sent by e-mail."""
 
 
 class EmailCodes:

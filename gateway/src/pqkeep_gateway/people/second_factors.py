@@ -111,8 +111,7 @@ class SecondFactors:
         async with self._attempts.step_up(principal.session):
             if not await self._accept_totp(account, code):
                 raise WrongCodeError
-        codes = tuple(_new_recovery_code() for _ in range(RECOVERY_CODES))
-        digests = [self._recovery_digest(principal.user, recovery) for recovery in codes]
+        codes, digests = self.new_recovery_codes(principal.user)
         enabled = event(attribution, principal.tenant, AuditEvent.ENABLE_MFA)
         mail = self._new_mail(MailKind.SECOND_FACTOR_ADDED, account)
         if not await self._store.confirm(principal, salt, digests, mail, enabled):
@@ -125,9 +124,11 @@ class SecondFactors:
     ) -> None:
         """Remove an authenticator, and end the user's other sessions.
 
-        Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
+        Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError, LastFactorError.
         """
         account = await self._users.get(principal.user)
+        if not account.has_mfa:
+            raise NotEnrolledError
         async with self._attempts.step_up(principal.session):
             await self.check(account, code, attribution)
         mail = self._new_mail(MailKind.SECOND_FACTOR_REMOVED, account)
@@ -140,12 +141,12 @@ class SecondFactors:
 
         Raises NotEnrolledError, WrongCodeError, UsedCodeError.
         """
-        if not account.has_mfa:
+        if not account.has_second_factor:
             raise NotEnrolledError
         user = account.user
         attribution = attribution.by(str(user))
         try:
-            if await self._accept_totp(account, code):
+            if account.has_mfa and await self._accept_totp(account, code):
                 return
         except UsedCodeError:
             await self._audit_delivery.record(second_factor_failed(account, attribution))
@@ -176,6 +177,11 @@ class SecondFactors:
         if used is None:
             return False
         raise UsedCodeError((max(used, now) + 1) * STEP_SECONDS - seconds)
+
+    def new_recovery_codes(self, user: UserId) -> tuple[tuple[str, ...], list[bytes]]:
+        """Return new recovery codes, and the digests to store."""
+        codes = tuple(_new_recovery_code() for _ in range(RECOVERY_CODES))
+        return codes, [self._recovery_digest(user, recovery) for recovery in codes]
 
     def _new_mail(self, kind: MailKind, account: Account) -> OutgoingMail:
         return new_mail(kind, account.user.email, date_of(self._clock()))

@@ -6,6 +6,12 @@ from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges, InvalidChallengeError
+from pqkeep_gateway.people.passkeys import (
+    Assertion,
+    InvalidPasskeyError,
+    PasskeyProblem,
+    Passkeys,
+)
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import NotEnrolledError, SecondFactors
 from pqkeep_gateway.people.sessions import Sessions, Tokens
@@ -30,6 +36,7 @@ class SignIn:
         attempts: AttemptLimits,
         factors: SecondFactors,
         challenges: Challenges,
+        passkeys: Passkeys,
         audit_delivery: AuditDelivery,
     ) -> None:
         self._users = users
@@ -38,6 +45,7 @@ class SignIn:
         self._attempts = attempts
         self._factors = factors
         self._challenges = challenges
+        self._passkeys = passkeys
         self._audit_delivery = audit_delivery
 
     async def with_password(
@@ -65,6 +73,25 @@ class SignIn:
         except AccountChangedError:
             raise WrongPasswordError from None
         raise required
+
+    async def with_passkey(
+        self, browser: str, assertion: Assertion, attribution: Attribution, user_agent: bytes = b""
+    ) -> Tokens:
+        """Begin a session with a passkey, which counts as both factors.
+
+        Raises InvalidPasskeyError, TooManyAttemptsError, TooManyUnknownCredentialsError.
+        """
+        account = await self._passkeys.identify(browser, assertion, attribution)
+        try:
+            return await self._sessions.begin(
+                account,
+                attribution,
+                used_second_factor=True,
+                signed_in=(AuditEvent.SIGN_IN_WITH_PASSKEY, ""),
+                user_agent=user_agent,
+            )
+        except AccountChangedError:
+            raise InvalidPasskeyError(PasskeyProblem.PERSON) from None
 
     async def answer_challenge(
         self, token: str, code: str, attribution: Attribution, user_agent: bytes = b""

@@ -34,6 +34,7 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.passkeys import Assertion, Passkeys
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongPresentPasswordError
 from pqkeep_gateway.storage.identities import Provider, SqlIdentities
@@ -62,6 +63,14 @@ class StepUpRequiredError(Exception):
     """The step-up token is missing, expired, used, reserved, or another user's."""
 
 
+class Proofs(NamedTuple):
+    """The parts that check what a person proves."""
+
+    codes: SecondFactors
+    passkeys: Passkeys
+    passwords: Passwords
+
+
 class StepUp:
     """Issues tokens, and accepts a token for one action. Tokens are stored as digests."""
 
@@ -69,8 +78,7 @@ class StepUp:
         self,
         store: SqlStepUpTokens,
         users: SqlUsers,
-        factors: SecondFactors,
-        passwords: Passwords,
+        proofs: Proofs,
         attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
@@ -78,41 +86,53 @@ class StepUp:
     ) -> None:
         self._store = store
         self._users = users
-        self._factors = factors
-        self._passwords = passwords
+        self._proofs = proofs
         self._attempts = attempts
         self._pepper = pepper
         self._audit_delivery = audit_delivery
         self._clock = clock
 
     async def needs_code(self, principal: SessionPrincipal) -> bool:
-        """Return whether a step-up needs a code (True) or the password (False)."""
-        return (await self._users.get(principal.user)).has_mfa
+        """Return whether a step-up needs a second factor (True) or the password (False)."""
+        return (await self._users.get(principal.user)).has_second_factor
 
     async def issue(
         self,
         principal: SessionPrincipal,
-        proof: str,
+        proof: str | Assertion,
         attribution: Attribution,
         *,
         for_session: bool = False,
     ) -> SteppedUp:
-        """Step up by a correct code or, without an authenticator, a correct password.
+        """Step up by a passkey, a correct code or, without a second factor, a correct password.
 
-        ``for_session``: also give a proof that covers the session. Raises WrongCodeError,
-        UsedCodeError, WrongPresentPasswordError, TooManyAttemptsError.
+        ``for_session``: also give a proof that covers the session. Raises WrongPasskeyError,
+        WrongCodeError, UsedCodeError, WrongPresentPasswordError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
+        factor_at: datetime | None = None
         async with self._attempts.step_up(principal.session):
-            if account.has_mfa:
-                await self._factors.check(account, proof, attribution)
-            elif not await self._passwords.verify(account, proof, attribution.source_address):
+            if isinstance(proof, Assertion):
+                passkey = await self._proofs.passkeys.check_step_up(principal, proof, attribution)
+                factor_at = passkey.created_at
+            elif account.has_second_factor:
+                await self._proofs.codes.check(account, proof, attribution)
+                factor_at = account.codes_at
+            elif not await self._proofs.passwords.verify(
+                account, proof, attribution.source_address
+            ):
                 failed = event(
                     attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )
                 await self._audit_delivery.record(failed)
                 raise WrongPresentPasswordError
-        return await self._step_up(principal, attribution, for_session=for_session)
+        return await self._step_up(
+            principal, attribution, for_session=for_session, factor_at=factor_at
+        )
+
+    async def factor_at(self, principal: SessionPrincipal, token: str) -> datetime | None:
+        """Return when the factor behind a token was added; None without a token."""
+        return await self._store.factor_at(principal.user, self._pepper.digest(token))
 
     async def issue_after_reauthentication(
         self,
@@ -124,7 +144,7 @@ class StepUp:
     ) -> SteppedUp | None:
         """Step up once, with the token from the provider's callback.
 
-        Returns None if the token is not valid, or the user has an authenticator: then a code is
+        Returns None if the token is not valid, or the user has a second factor, which is then
         required.
         """
         if kind_of(reauthentication) is not CredentialKind.REAUTHENTICATION:
@@ -153,7 +173,12 @@ class StepUp:
         return hmac.compare_digest(granted.digest, digest)
 
     async def _step_up(
-        self, principal: SessionPrincipal, attribution: Attribution, *, for_session: bool
+        self,
+        principal: SessionPrincipal,
+        attribution: Attribution,
+        *,
+        for_session: bool,
+        factor_at: datetime | None = None,
     ) -> SteppedUp:
         token = new_credential(CredentialKind.STEP_UP)
         proof = new_credential(CredentialKind.PROOF) if for_session else None
@@ -164,6 +189,7 @@ class StepUp:
             self._pepper.digest(token),
             None if proof is None else self._proof_digest(principal, proof, until),
             until,
+            factor_at,
             stepped_up,
         )
         await self._audit_delivery.deliver()
@@ -225,6 +251,8 @@ def reauthentication_digest(
 class StepUpMethod(StrEnum):
     """A way to authenticate again."""
 
+    PASSKEY = "passkey"
+    """A passkey, or a recovery code."""
     APP = "app"
     """A code of the authenticator app, or a recovery code."""
     PASSWORD = "password"  # noqa: S105 - a kind of proof
@@ -255,10 +283,12 @@ class StepUpMethods:
         self._providers = tuple(providers)
 
     async def of(self, principal: SessionPrincipal) -> Methods:
-        """Return a user's methods. With an authenticator app, it is the only one."""
+        """Return a user's methods. With second factors, they are the only ones."""
         account = await self._users.get(principal.user)
-        if account.has_mfa:
-            return Methods((StepUpMethod.APP,), None)
+        if account.has_second_factor:
+            by_passkey = (StepUpMethod.PASSKEY,) if account.passkeys else ()
+            by_app = (StepUpMethod.APP,) if account.has_mfa else ()
+            return Methods(by_passkey + by_app, None)
         issuers = await self._identities.issuers_of(principal.user)
         names = [
             provider.name

@@ -216,9 +216,11 @@ USERS = Table(
     Column("has_mfa", Boolean, nullable=False, default=False),
     Column("last_sign_in_at_us", BigInteger, nullable=True),
     Column("email_codes", Boolean, nullable=False, default=False),
+    Column("codes_at_us", BigInteger, nullable=True),
     mac_column("users", "id", "tenant_id", "email", "email_key", "role"),
 )
 """``email_key``: the address in lower case. ``last_totp_step``: the last accepted step.
+``codes_at_us``: the time of the recovery codes, and of the authenticator app if there is one.
 ``password_hash``: NULL for people who sign in only through a provider."""
 
 IDENTITIES = Table(
@@ -239,7 +241,38 @@ USED_SIGN_INS = Table(
     Column("digest", LargeBinary(32), primary_key=True),
     Column("expires_at_us", BigInteger, nullable=False, index=True),
 )
-"""Used states of single sign-on; see pqkeep_gateway.people.single_sign_on."""
+"""Used states of single sign-on, and used challenges of passkeys; see single_sign_on and passkeys
+in pqkeep_gateway.people."""
+
+PASSKEYS = Table(
+    "passkeys",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+    Column("credential_id", LargeBinary, nullable=False, unique=True),
+    Column("algorithm", String(16), nullable=False),
+    Column("public_key", LargeBinary, nullable=False),
+    Column("counter", BigInteger, nullable=False),
+    Column("is_syncable", Boolean, nullable=False),
+    Column("is_synced", Boolean, nullable=False),
+    Column("transports", String(128), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("last_used_at_us", BigInteger, nullable=True),
+    mac_column(
+        "passkeys",
+        "id",
+        "user_id",
+        "credential_id",
+        "algorithm",
+        "public_key",
+        "counter",
+        "is_syncable",
+        "created_at_us",
+    ),
+)
+"""WebAuthn credentials. ``public_key``: SubjectPublicKeyInfo in DER. ``transports``: separated by
+spaces. ``is_syncable`` and ``is_synced``: the backup flags of the last use."""
 
 SESSIONS = Table(
     "sessions",
@@ -343,9 +376,11 @@ STEP_UP_TOKENS = Table(
     Column("is_reserved", Boolean, nullable=False),
     Column("used_by_key", LargeBinary(32), nullable=True),
     Column("used_by_request", LargeBinary(32), nullable=True),
-    mac_column("step_up_tokens", "digest", "user_id", "expires_at_us"),
+    Column("factor_at_us", BigInteger, nullable=False),
+    mac_column("step_up_tokens", "digest", "user_id", "expires_at_us", "factor_at_us"),
 )
-"""``used_by_…``: the Idempotency-Key of the request that used it. The same request may use it
+"""``factor_at_us``: when the factor that proved the identity was added; 0 for the password and the
+provider. ``used_by_…``: the Idempotency-Key of the request that used it. The same request may use it
 again."""
 
 CONTRACTS = Table(

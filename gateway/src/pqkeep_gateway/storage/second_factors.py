@@ -14,13 +14,16 @@ from pqkeep_gateway.storage.database import microseconds, read_transaction, tran
 from pqkeep_gateway.storage.known_networks import MAX_NETWORKS
 from pqkeep_gateway.storage.notices import close_notices, open_notice
 from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.passkeys import save_recovery_codes
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS, RECOVERY_CODES, USERS
 from pqkeep_gateway.storage.users import (
     Account,
     AccountChangedError,
     end_other_sessions,
+    lock_user,
     person_subject,
+    require_other_factor,
 )
 from pqkeep_protocol.audit import Event
 
@@ -56,18 +59,17 @@ class SqlSecondFactors:
     ) -> bool:
         """Put the authenticator with this salt into force, with the digests of recovery codes.
 
-        Ends other sessions of the user. Returns False if another authenticator is to be confirmed.
+        They replace earlier ones. Ends other sessions of the user. Returns False if another authenticator is to be confirmed.
         """
         user = principal.user
         is_enrolled = sa.and_(
             USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt == salt
         )
         confirm = sa.update(USERS).where(is_enrolled).values(has_mfa=True)
-        rows = [{"digest": code, "user_id": user} for code in recovery_codes]
         async with transaction(self._engine) as connection:
             if (await connection.execute(confirm)).rowcount == 0:
                 return False
-            await connection.execute(sa.insert(RECOVERY_CODES), rows)
+            await save_recovery_codes(connection, user, recovery_codes, mail.created_at)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             await close_notices(
@@ -83,17 +85,20 @@ class SqlSecondFactors:
     async def remove(
         self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event
     ) -> None:
-        """Remove the authenticator and its recovery codes; end other sessions."""
+        """Remove the authenticator; end other sessions. Recovery codes go with the last factor.
+
+        Raises LastFactorError, UserNotFoundError.
+        """
         user = principal.user
         disable = (
             sa.update(USERS)
             .where(USERS.c.id == user)
             .values(has_mfa=False, totp_salt=None, last_totp_step=None)
         )
-        delete = sa.delete(RECOVERY_CODES).where(RECOVERY_CODES.c.user_id == user)
         async with transaction(self._engine) as connection:
+            await lock_user(connection, user)
             await connection.execute(disable)
-            await connection.execute(delete)
+            await require_other_factor(connection, user)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             now = mail.created_at

@@ -34,7 +34,13 @@ from pqkeep_gateway.storage.schema import (
 )
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
-from pqkeep_gateway.storage.users import Account, AccountChangedError, end_sessions, person_subject
+from pqkeep_gateway.storage.users import (
+    PASSKEYS_OF_USER,
+    Account,
+    AccountChangedError,
+    end_sessions,
+    person_subject,
+)
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -127,6 +133,7 @@ class SqlSessions:
             USERS.c.password_hash == account.password_hash,
             USERS.c.has_mfa.is_(account.has_mfa),
             USERS.c.email_codes.is_(account.email_codes),
+            sa.literal(account.passkeys) == PASSKEYS_OF_USER,
         )
         sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
         is_users = SESSIONS.c.user_id == session.user
@@ -160,6 +167,7 @@ class SqlSessions:
                 SESSIONS.c.id.label("session_id"),
                 USERS,
                 TENANTS.c.status,
+                PASSKEYS_OF_USER.label("passkeys"),
                 *MFA_REQUIREMENT,
                 *PLACEMENT,
             )
@@ -183,7 +191,8 @@ class SqlSessions:
             role=Role(row.role),
             session=SessionId(row.session_id),
             suspended=row.status != TenantStatus.ACTIVE,
-            must_enroll=requires_mfa(row) and not row.has_mfa and not row.used_second_factor,
+            must_enroll=requires_mfa(row)
+            and not (row.has_mfa or row.passkeys or row.used_second_factor),
             placement=placement_of(row),
         )
 

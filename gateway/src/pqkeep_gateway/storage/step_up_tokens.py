@@ -37,11 +37,12 @@ class SqlStepUpTokens:
         digest: bytes,
         proof: bytes | None,
         expires_at: datetime,
+        factor_at: datetime | None,
         audit_event: Event,
     ) -> None:
         """Store a token and, if given, the session's proof.
 
-        Removes the user's expired tokens. Raises UserNotFoundError.
+        ``factor_at``: when the factor was added; None for a password or a provider. Removes the user's expired tokens. Raises UserNotFoundError.
         """
         user = principal.user
         is_expired = sa.and_(
@@ -52,6 +53,7 @@ class SqlStepUpTokens:
             "user_id": user,
             "expires_at_us": microseconds(expires_at),
             "is_reserved": False,
+            "factor_at_us": 0 if factor_at is None else microseconds(factor_at),
         }
         keep = (
             sa.update(SESSIONS)
@@ -116,6 +118,15 @@ class SqlStepUpTokens:
         )
         async with transaction(self._engine) as connection:
             return await authentic_row(connection, STEP_UP_TOKENS, reserve) is not None
+
+    async def factor_at(self, user: UserId, digest: bytes) -> datetime | None:
+        """Return when the factor behind a user's token was added; None without the token."""
+        query = sa.select(STEP_UP_TOKENS).where(
+            STEP_UP_TOKENS.c.digest == digest, STEP_UP_TOKENS.c.user_id == user
+        )
+        async with read_transaction(self._engine) as connection:
+            row = await authentic_row(connection, STEP_UP_TOKENS, query)
+        return None if row is None else time_of(row.factor_at_us)
 
     async def release(self, digest: bytes) -> None:
         """Undo a reservation."""

@@ -26,8 +26,10 @@ from pqkeep_gateway.storage.pages import (
 )
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
-from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
+from pqkeep_gateway.storage.tenants import requires_mfa
 from pqkeep_gateway.storage.users import (
+    ACCOUNTS,
+    HAS_SECOND_FACTOR,
     User,
     email_key,
     end_sessions,
@@ -87,6 +89,7 @@ class Member:
     user: User
     status: MemberStatus
     has_mfa: bool
+    """Whether the person has an authenticator app or a passkey."""
     last_sign_in_at: datetime | None
 
 
@@ -168,7 +171,7 @@ class SqlTeam:
 
         Raises PositionNotFoundError.
         """
-        query = _MEMBERS.where(USERS.c.tenant_id == tenant, *_conditions(only))
+        query = ACCOUNTS.where(USERS.c.tenant_id == tenant, *_conditions(only))
         async with read_transaction(self._engine) as connection:
             return await read_page(connection, query, _BY_JOINING, part, _member)
 
@@ -181,7 +184,7 @@ class SqlTeam:
 
     async def list_sorted(self, tenant: TenantId, only: MemberFilter, part: Sorted) -> Page[Member]:
         """Return a part of a tenant's members that match every condition."""
-        query = _MEMBERS.where(USERS.c.tenant_id == tenant, *_conditions(only))
+        query = ACCOUNTS.where(USERS.c.tenant_id == tenant, *_conditions(only))
         order = order_of(part.sort, MEMBER_SORTS, USERS.c.id)
         async with read_transaction(self._engine) as connection:
             return await read_sorted(connection, query, order, part, _member)
@@ -204,7 +207,7 @@ class SqlTeam:
             team.require_change(by, member, role)
             await save_role(connection, member, role)
             await add_audit_event(connection, *audit_events)
-            return _member((await connection.execute(_MEMBERS.where(is_member))).one())
+            return _member((await connection.execute(ACCOUNTS.where(is_member))).one())
 
     async def remove_member(
         self, tenant: TenantId, member: UserId, by: Principal, audit_events: Sequence[Event]
@@ -229,7 +232,7 @@ class SqlTeam:
 MEMBER_SORTS: Mapping[str, sa.ColumnElement[Any]] = {
     "email": USERS.c.email_key,
     "role": sa.case({role: place for place, role in enumerate(Role)}, value=USERS.c.role),
-    "mfa": USERS.c.has_mfa,
+    "mfa": sa.case((HAS_SECOND_FACTOR, 1), else_=0),
     "last-sign-in": USERS.c.last_sign_in_at_us,
     "joined": USERS.c.created_at_us,
 }
@@ -243,7 +246,7 @@ def _conditions(only: MemberFilter) -> Iterator[sa.ColumnElement[bool]]:
     if only.roles:
         yield of.role.in_(only.roles)
     if only.has_mfa is not None:
-        yield of.has_mfa.is_(only.has_mfa)
+        yield HAS_SECOND_FACTOR if only.has_mfa else sa.not_(HAS_SECOND_FACTOR)
     if only.signed_in_since_us is not None:
         yield of.last_sign_in_at_us >= only.signed_in_since_us
     if (since := only.not_signed_in_since_us) is not None:
@@ -255,7 +258,6 @@ def _conditions(only: MemberFilter) -> Iterator[sa.ColumnElement[bool]]:
 
 
 _BY_JOINING = Order(USERS.c.created_at_us, USERS.c.id)
-_MEMBERS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
 
 
 async def lock_team(connection: AsyncConnection, tenant: TenantId) -> Team:
@@ -273,10 +275,11 @@ async def lock_team(connection: AsyncConnection, tenant: TenantId) -> Team:
 
 def _member(row: sa.Row[Any]) -> Member:
     signed_in = row.last_sign_in_at_us
-    must_enroll = requires_mfa(row) and not row.has_mfa
+    has_mfa = bool(row.has_mfa or row.passkeys)
+    must_enroll = requires_mfa(row) and not has_mfa
     return Member(
         user_of(row),
         MemberStatus.MUST_ENROLL if must_enroll else MemberStatus.ACTIVE,
-        bool(row.has_mfa),
+        has_mfa,
         None if signed_in is None else time_of(signed_in),
     )

@@ -16,7 +16,9 @@ from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import MAC, authentic_row, mac_after
 from pqkeep_gateway.storage.schema import (
     CHALLENGES,
+    PASSKEYS,
     PASSWORD_RESETS,
+    RECOVERY_CODES,
     SESSIONS,
     SPENT_REFRESH_TOKENS,
     STEP_UP_TOKENS,
@@ -35,6 +37,10 @@ class AccountChangedError(Exception):
 
 class EmailTakenError(Exception):
     """Another user has this e-mail address."""
+
+
+class LastFactorError(Exception):
+    """The tenant requires a second factor, and this is the user's last one."""
 
 
 class UserNotFoundError(Exception):
@@ -69,6 +75,15 @@ class Account:
     """Whether the user chose a code by e-mail at each sign-in; without effect with an app."""
     must_have_mfa: bool = False
     """Whether the user's tenant requires a second factor."""
+    passkeys: int = 0
+    """The number of the user's passkeys."""
+    codes_at: datetime | None = None
+    """The time of the recovery codes, and of the authenticator app; None without codes."""
+
+    @property
+    def has_second_factor(self) -> bool:
+        """Whether the user has an authenticator app or a passkey, and recovery codes."""
+        return self.has_mfa or self.passkeys > 0
 
 
 def email_key(email: str) -> str:
@@ -134,7 +149,19 @@ class SqlUsers:
         return None if row is None else account_of(row)
 
 
-ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
+PASSKEYS_OF_USER = (
+    sa.select(sa.func.count())
+    .select_from(PASSKEYS)
+    .where(PASSKEYS.c.user_id == USERS.c.id)
+    .correlate(USERS)
+    .scalar_subquery()
+)
+"""The number of a user's passkeys, in a query of USERS."""
+HAS_SECOND_FACTOR = sa.or_(USERS.c.has_mfa, sa.literal(0) < PASSKEYS_OF_USER)
+"""Whether a user has an authenticator app or a passkey, in a query of USERS."""
+ACCOUNTS = sa.select(USERS, PASSKEYS_OF_USER.label("passkeys"), *MFA_REQUIREMENT).join(
+    TENANTS, TENANTS.c.id == USERS.c.tenant_id
+)
 """Rows for ``account_of``."""
 
 
@@ -186,6 +213,22 @@ async def lock_user(connection: AsyncConnection, user: UserId) -> None:
         raise UserNotFoundError
 
 
+async def require_other_factor(connection: AsyncConnection, user: UserId) -> None:
+    """Check a locked user after the removal of a factor. Without another, remove recovery codes.
+
+    Raises LastFactorError if the tenant requires a second factor.
+    """
+    row = (await connection.execute(ACCOUNTS.where(USERS.c.id == user))).one()
+    account = account_of(row)
+    if account.has_second_factor:
+        return
+    if account.must_have_mfa:
+        raise LastFactorError
+    await connection.execute(sa.delete(RECOVERY_CODES).where(RECOVERY_CODES.c.user_id == user))
+    forget = sa.update(USERS).where(USERS.c.id == user).values(codes_at_us=None)
+    await connection.execute(forget)
+
+
 def user_of(row: Any) -> User:
     """Return the user in a row of USERS."""
     return User(
@@ -206,6 +249,8 @@ def account_of(row: sa.Row[Any]) -> Account:
         has_mfa=bool(row.has_mfa),
         email_codes=bool(row.email_codes),
         must_have_mfa=requires_mfa(row),
+        passkeys=row.passkeys,
+        codes_at=None if row.codes_at_us is None else time_of(row.codes_at_us),
     )
 
 

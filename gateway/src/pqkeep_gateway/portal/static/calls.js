@@ -2,6 +2,7 @@
 import { ask, Cancelled } from "./dialogs.js";
 import { countDown } from "./fields.js";
 import { send } from "./http.js";
+import { begin, use } from "./passkeys.js";
 import { refresh, rememberSession, signInPath } from "./sessions.js";
 import { wireSignIn } from "./sign-in.js";
 
@@ -57,8 +58,26 @@ async function stepUp() {
       delete given.confirmed;
       given.for_session = true;
       if ("totp_code" in given) given.totp_code = given.totp_code.replaceAll(" ", "");
+      await prove(given);
+    });
+    const button = form.querySelector("[data-passkey]");
+    button?.addEventListener("click", async () => {
+      fail("");
+      button.setAttribute("aria-busy", "true");
       try {
-        const { step_up_token: token } = await stepUpToken(given);
+        const used = await use(await withSession(() => begin("begin-step-up")));
+        await prove({ ...used, for_session: true });
+      } catch (error) {
+        if (error.status === undefined) throw error;
+        fail(error.message);
+      } finally {
+        button.removeAttribute("aria-busy");
+      }
+    });
+
+    async function prove(given) {
+      try {
+        const { step_up_token: token } = await withSession(() => send("POST", "/api/v1/auth/step-up", given));
         form.reset();
         done({ "X-Step-Up-Token": token });
       } catch (error) {
@@ -66,16 +85,17 @@ async function stepUp() {
         form.querySelector("input.code")?.select();
         countDown(error, fail);
       }
-    });
+    }
   });
 }
 
-async function stepUpToken(given) {
+/** Sends a request, and once more in a new session if the old one has ended. */
+async function withSession(work) {
   try {
-    return await send("POST", "/api/v1/auth/step-up", given);
+    return await work();
   } catch (error) {
     if (error.code !== "ERR_AUTH_001") throw error;
     if (!(await refresh())) await signInAgain();
-    return send("POST", "/api/v1/auth/step-up", given);
+    return work();
   }
 }

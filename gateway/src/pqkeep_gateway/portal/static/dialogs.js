@@ -40,7 +40,7 @@ export function ask(dialog, wire) {
     wire(done, form, fail);
     dialog.addEventListener("close", () => isDone || reject(new Cancelled()), { once: true });
     dialog.showModal();
-    dialog.querySelector("input:not([readonly])")?.focus();
+    dialog.querySelector("[data-passkey]:enabled, input:not([readonly])")?.focus();
   });
 }
 

@@ -1,13 +1,9 @@
 // Sets up an authenticator app: the secret, a first code, the recovery codes.
 import { call } from "./calls.js";
-import { Cancelled, hold, release } from "./dialogs.js";
+import { Cancelled } from "./dialogs.js";
+import { showCodes, showPart } from "./recovery-codes.js";
 
 const parts = Object.fromEntries([...document.querySelectorAll("[data-enroll]")].map((part) => [part.dataset.enroll, part]));
-const root = document.body.dataset.root;
-
-function show(name) {
-  for (const [key, part] of Object.entries(parts)) part.hidden = key !== name;
-}
 
 /** Converts a data: URL of an SVG to a blob: URL. The page's policy does not allow data: URLs. */
 function imageOf(data) {
@@ -22,26 +18,11 @@ document.getElementById("begin")?.addEventListener("click", async () => {
     const { secret, qr_svg: qr } = await call("POST", "/api/v1/auth/mfa/enroll");
     document.getElementById("qr").src = imageOf(qr);
     parts.scan.querySelector("[data-result=secret]").textContent = secret;
-    show("scan");
+    showPart("scan");
     parts.scan.querySelector("input").focus();
   } catch (error) {
     if (!(error instanceof Cancelled)) problem.textContent = error.message;
   }
 });
 
-parts.scan?.addEventListener("responded", (event) => {
-  const codes = event.detail.recovery_codes.join("\n");
-  parts.codes.querySelector("[data-codes]").textContent = codes;
-  document.getElementById("download").href = URL.createObjectURL(new Blob([`${codes}\n`], { type: "text/plain" }));
-  hold(parts.codes);
-  show("codes");
-  parts.codes.focus();
-});
-
-document.getElementById("saved")?.addEventListener("change", (event) => {
-  document.getElementById("done").disabled = !event.target.checked;
-});
-document.getElementById("done")?.addEventListener("click", () => {
-  release(parts.codes);
-  location.assign(`${root}/security`);
-});
+parts.scan?.addEventListener("responded", (event) => showCodes(event.detail.recovery_codes));

@@ -1,25 +1,28 @@
 // Sign-in with a password and an optional second factor, for the template _sign_in.html.
 import { clearProblems, countDown, isComplete, showProblem } from "./fields.js";
 import { send } from "./http.js";
+import { signIn } from "./passkeys.js";
 import { rememberSession } from "./sessions.js";
 
 const VERIFY = { app: "totp_code", recovery: "recovery_code", email: "email_code" };
 
-/** Wires the forms. Calls done after the session has begun. */
-export function wireSignIn(root, done) {
+/** Wires the forms. Calls done after the session has begun. offer: aborts the browser's offer of passkeys. */
+export function wireSignIn(root, done, offer = null) {
   const box = root.querySelector("[data-sign-in]");
   const steps = Object.fromEntries([...box.querySelectorAll("[data-step]")].map((form) => [form.dataset.step, form]));
   let challenge = "";
 
   function show(step) {
     for (const [name, form] of Object.entries(steps)) form.hidden = name !== step;
-    steps[step].querySelector("input:not([readonly])").focus();
+    steps[step].querySelector("input:not([readonly]), button").focus();
   }
 
   async function attempt(form, work) {
     clearProblems(form);
-    if (!isComplete(form)) return;
-    const button = form.querySelector("button");
+    if (isComplete(form)) await wait(form, form.querySelector("button"), work);
+  }
+
+  async function wait(form, button, work) {
     button.setAttribute("aria-busy", "true");
     try {
       await work();
@@ -40,6 +43,7 @@ export function wireSignIn(root, done) {
 
   const sendCode = () => send("POST", "/api/v1/auth/mfa/email", { challenge_token: challenge });
 
+  steps.passkey.onsubmit = (event) => event.preventDefault();
   steps.password.onsubmit = (event) => {
     event.preventDefault();
     attempt(steps.password, async () => {
@@ -51,6 +55,7 @@ export function wireSignIn(root, done) {
         if (error.code !== "ERR_AUTH_MFA_001" || !error.challengeToken) throw error;
         challenge = error.challengeToken;
         if (error.secondFactor === "email") await sendCode();
+        box.querySelector("[data-step=recovery] [data-go]").dataset.go = error.secondFactor;
         show(error.secondFactor);
       }
     });
@@ -61,6 +66,16 @@ export function wireSignIn(root, done) {
       attempt(steps[step], async () => {
         const code = new FormData(steps[step]).get(name).replaceAll(" ", "");
         await send("POST", "/api/v1/auth/mfa/verify", { challenge_token: challenge, [name]: code });
+        succeed();
+      });
+    };
+  }
+  for (const button of box.querySelectorAll("[data-passkey]")) {
+    button.onclick = () => {
+      offer?.abort(); // a browser runs one request at a time
+      clearProblems(button.form);
+      wait(button.form, button, async () => {
+        await signIn();
         succeed();
       });
     };

@@ -111,8 +111,15 @@ async def _read_approvals(visit: Visit) -> Content:
 
 async def _read_security(visit: Visit) -> Content:
     after = visit.query.get("after") or None
-    sessions = await visit.reader.section("list_sessions", details=True, limit=SHOWN, after=after)
-    return {"sessions": sessions, "shown": sessions.data.sessions if sessions.data else ()}
+    sessions, passkeys = await asyncio.gather(
+        visit.reader.section("list_sessions", details=True, limit=SHOWN, after=after),
+        visit.reader.section("list_passkeys"),
+    )
+    return {
+        "sessions": sessions,
+        "shown": sessions.data.sessions if sessions.data else (),
+        "passkeys": passkeys,
+    }
 
 
 MOST_WAITING = 100
@@ -143,6 +150,14 @@ PAGES: tuple[Page, ...] = (
         permission=Permission.OWN_ACCOUNT,
         read=_read_security,
         icon="security",
+    ),
+    Page(
+        path="/security/passkey",
+        title="Add a passkey",
+        template="security/passkey.html",
+        permission=Permission.OWN_ACCOUNT,
+        during_enrollment=True,
+        parent="/security",
     ),
     Page(
         path="/security/enroll",

@@ -131,6 +131,23 @@ def _create_people_tables() -> None:
         sa.Column("has_mfa", sa.Boolean, nullable=False),
         sa.Column("last_sign_in_at_us", sa.BigInteger, nullable=True),
         sa.Column("email_codes", sa.Boolean, nullable=False),
+        sa.Column("codes_at_us", sa.BigInteger, nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
+    )
+    op.create_table(
+        "passkeys",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+        sa.Column("credential_id", sa.LargeBinary, nullable=False, unique=True),
+        sa.Column("algorithm", sa.String(16), nullable=False),
+        sa.Column("public_key", sa.LargeBinary, nullable=False),
+        sa.Column("counter", sa.BigInteger, nullable=False),
+        sa.Column("is_syncable", sa.Boolean, nullable=False),
+        sa.Column("is_synced", sa.Boolean, nullable=False),
+        sa.Column("transports", sa.String(128), nullable=False),
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("last_used_at_us", sa.BigInteger, nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
@@ -202,6 +219,7 @@ def _create_people_tables() -> None:
         sa.Column("is_reserved", sa.Boolean, nullable=False),
         sa.Column("used_by_key", sa.LargeBinary(32), nullable=True),
         sa.Column("used_by_request", sa.LargeBinary(32), nullable=True),
+        sa.Column("factor_at_us", sa.BigInteger, nullable=False),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
