@@ -73,6 +73,7 @@ MACS = frozenset(
         "password_resets.mac",
         "approvals.mac",
         "webhooks.mac",
+        "passkeys.mac",
     }
 )
 """32 bytes each, over the digest and its owner: see test_moved_rows.py."""
@@ -106,9 +107,11 @@ CONTENTS = frozenset(
         "campaign_scans.digest",
         "external_keys.document",
         "external_keys.digest",
+        "passkeys.credential_id",
+        "passkeys.public_key",
     }
 )
-"""Columns without secrets: response without the credential, action, and filler."""
+"""Columns without secrets: response without the credential, action, public key, and filler."""
 TEXTS = frozenset(
     {
         "operators.name",
@@ -134,6 +137,9 @@ TEXTS = frozenset(
         "users.email_key",
         "users.role",
         "identities.issuer",
+        "passkeys.algorithm",
+        "passkeys.name",
+        "passkeys.transports",
         "identities.subject",
         "sessions.source_address",
         "sessions.user_agent",

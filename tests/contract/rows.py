@@ -27,6 +27,7 @@ from pqkeep_gateway.api import (
     mac,
     notices,
     operators,
+    passkeys,
     password_resets,
     plan_limits,
     public_keys,
@@ -53,6 +54,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
     nothing: Any = None
     no_keys = key_operation.KeyAccess(nothing, nothing, nothing, nothing)
     terms = plans.read(None)
+    with_passkeys: Any = SimpleNamespace(disabled="")
     provider: Any = SimpleNamespace(sold=frozenset(Tier) - {Tier.FREE})
     acting = (
         *(key_operation.endpoint(row, nothing) for row in kem.OPERATIONS),
@@ -90,6 +92,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *sign_in.endpoints(
             nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
         ),
+        *passkeys.endpoints(with_passkeys, nothing, nothing, nothing),
         *single_sign_on.endpoints((), nothing),
         *registration.endpoints(nothing, nothing, open_signup=open_signup, sends_mail=True),
         *password_resets.endpoints(nothing, sends_mail=True),

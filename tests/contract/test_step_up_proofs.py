@@ -10,7 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from pyotp import TOTP
-from tests.contract.sensitive_requests import KEY, NEW_PASSWORD, ROWS, Prepared, Request, prepare
+from tests.contract.sensitive_requests import (
+    KEY,
+    NEW_PASSWORD,
+    OF_PASSKEY,
+    ROWS,
+    Prepared,
+    Request,
+    prepare,
+)
 from tests.fixtures.caller import API, PASSWORD, Caller, refusal_of
 from tests.fixtures.installation import Installation
 
@@ -31,6 +39,8 @@ CREDENTIALS = {
     "change_password",
     "change_me",
     "enroll_mfa",
+    "begin_passkey",
+    "remove_passkey",
     "change_organization",
     "create_api_key",
     "rotate_api_key",
@@ -90,7 +100,8 @@ def prepared(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller
 
 def test_every_sensitive_operation_has_its_place() -> None:
     """Destroying and changing credentials and factors needs a token; a proof covers the rest."""
-    assert ROWS.keys() == COVERED_BY_PROOF | DESTROYING | CREDENTIALS | RULES
+    placed = COVERED_BY_PROOF | DESTROYING | CREDENTIALS | RULES
+    assert ROWS.keys() | OF_PASSKEY == placed
     assert not COVERED_BY_PROOF & (DESTROYING | CREDENTIALS | RULES)
 
 
