@@ -77,6 +77,19 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     async with world.engine.begin() as connection:
         row = {"issuer": "https://id.example.org", "subject": "1", "linked_at_us": 1}
         await connection.execute(sa.insert(IDENTITIES).values(user_id=person.user, **row))
+            passkey = {
+                "id": uuid4(),
+                "credential_id": b"1",
+                "algorithm": "ES256",
+                "public_key": b"",
+                "counter": 0,
+                "is_syncable": False,
+                "is_synced": False,
+                "transports": "",
+                "name": "Phone",
+                "created_at_us": 1,
+            }
+            await connection.execute(sa.insert(PASSKEYS).values(user_id=person.user, **passkey))
 
     async def rows() -> dict[str, int]:
         counts = {}

@@ -98,7 +98,7 @@ def _sign_out(page: Page) -> None:
 
 
 def _sign_in(page: Page) -> None:
-    page.get_by_role("button", name="Sign in with a passkey").click()
+    page.get_by_role("button", name="Use a passkey").click()
 
 
 @pytest.mark.threat("stolen-passkey")
