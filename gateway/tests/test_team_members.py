@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +16,13 @@ from pqkeep_gateway.people.challenges import Factor, SecondFactorRequiredError
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import SteppedUp
-from pqkeep_gateway.storage.schema import IDENTITIES, METADATA, SPENT_REFRESH_TOKENS, TABLES_OF_USER
+from pqkeep_gateway.storage.schema import (
+    IDENTITIES,
+    METADATA,
+    PASSKEYS,
+    SPENT_REFRESH_TOKENS,
+    TABLES_OF_USER,
+)
 from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.storage.team import (
     LastOwnerError,
@@ -77,19 +84,19 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     async with world.engine.begin() as connection:
         row = {"issuer": "https://id.example.org", "subject": "1", "linked_at_us": 1}
         await connection.execute(sa.insert(IDENTITIES).values(user_id=person.user, **row))
-            passkey = {
-                "id": uuid4(),
-                "credential_id": b"1",
-                "algorithm": "ES256",
-                "public_key": b"",
-                "counter": 0,
-                "is_syncable": False,
-                "is_synced": False,
-                "transports": "",
-                "name": "Phone",
-                "created_at_us": 1,
-            }
-            await connection.execute(sa.insert(PASSKEYS).values(user_id=person.user, **passkey))
+        passkey = {
+            "id": uuid4(),
+            "credential_id": b"1",
+            "algorithm": "ES256",
+            "public_key": b"",
+            "counter": 0,
+            "is_syncable": False,
+            "is_synced": False,
+            "transports": "",
+            "name": "Phone",
+            "created_at_us": 1,
+        }
+        await connection.execute(sa.insert(PASSKEYS).values(user_id=person.user, **passkey))
 
     async def rows() -> dict[str, int]:
         counts = {}

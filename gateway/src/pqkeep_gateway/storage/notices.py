@@ -45,6 +45,7 @@ from pqkeep_gateway.storage.schema import (
     NOTICE_SETTINGS,
     NOTICE_VIEWS,
     NOTICES,
+    PASSKEYS,
     TENANTS,
     USERS,
 )
@@ -325,7 +326,10 @@ class SqlNotices:
             .order_by(columns.version)
             .limit(MAX_API_KEYS)
         )
-        without = sa.and_(USERS.c.tenant_id == tenant, USERS.c.has_mfa.is_(False))
+        has_passkey = sa.exists().where(PASSKEYS.c.user_id == USERS.c.id)
+        without = sa.and_(
+            USERS.c.tenant_id == tenant, USERS.c.has_mfa.is_(False), sa.not_(has_passkey)
+        )
         count = sa.select(sa.func.count(), sa.func.max(USERS.c.created_at_us)).where(without)
         first = sa.select(USERS.c.email).where(without).order_by(USERS.c.created_at_us, USERS.c.id)
         waits = sa.and_(

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.notices import Details, NoticeKind
 from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
@@ -20,6 +21,7 @@ from pqkeep_gateway.storage.database import (
     time_of,
     transaction,
 )
+from pqkeep_gateway.storage.notices import close_notices, open_notice
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import MAC, authentic_row, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import PASSKEYS, RECOVERY_CODES, USED_SIGN_INS, USERS
@@ -29,6 +31,7 @@ from pqkeep_gateway.storage.users import (
     account_of,
     end_other_sessions,
     lock_user,
+    person_subject,
     require_other_factor,
 )
 from pqkeep_protocol.algorithms import GivenKeyAlgorithm
@@ -167,6 +170,13 @@ class SqlPasskeys:
                     await save_recovery_codes(connection, user, recovery_codes, passkey.created_at)
                 await end_other_sessions(connection, user, principal.session)
                 await add_mail(connection, mail)
+                await close_notices(
+                    connection,
+                    principal.tenant,
+                    mail.created_at,
+                    subject=person_subject(user),
+                    kind=NoticeKind.FACTOR_REMOVED,
+                )
                 await add_audit_event(connection, audit_event)
         except sa.exc.IntegrityError:
             raise PasskeyExistsError from None
@@ -235,6 +245,15 @@ class SqlPasskeys:
             await require_other_factor(connection, user)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
+            now = mail.created_at
+            await open_notice(
+                connection,
+                principal.tenant,
+                NoticeKind.FACTOR_REMOVED,
+                person_subject(user),
+                Details(names=(mail.to,), at=now, source_address=audit_event.source_address),
+                now,
+            )
             await add_audit_event(connection, audit_event)
 
 
