@@ -106,7 +106,7 @@ def _measure(report: Report) -> None:
         cookies = _prepare(ready)
         paths = _existing(ready["base_url"], cookies)
         _report_times("alone", _times(ready["base_url"], paths, cookies), 0)
-        with _load(ready) as counted:
+        with load(ready) as counted:
             began = time.monotonic()
             times = _times(ready["base_url"], paths, cookies)
             seconds = time.monotonic() - began
@@ -132,7 +132,7 @@ def _prepare(ready: dict[str, str]) -> str:
     for _ in range(100):
         ask("POST", f"{base_url}/kem/encrypt", {"plaintext": "QUJD"}, ready["api_key"])
     fields = f'{{"token":"{ready["owner_invitation"]}","password":"{PASSWORD}"}}'
-    status, headers, body, _ = _request(
+    status, headers, body, _ = request(
         ready["base_url"], "POST", f"{API}/auth/accept-invitation", fields
     )
     if status != http.client.CREATED:
@@ -142,7 +142,7 @@ def _prepare(ready: dict[str, str]) -> str:
     )
 
 
-def _request(
+def request(
     base_url: str, method: str, path: str, body: str | None = None, **headers: str
 ) -> tuple[int, list[tuple[str, str]], bytes, float]:
     """Return status, headers, body, and the seconds until the end of the response."""
@@ -168,7 +168,7 @@ def _existing(base_url: str, cookies: str) -> tuple[str, ...]:
     found = tuple(
         path
         for path in PATHS
-        if _request(base_url, "GET", path, Cookie=cookies)[0] == http.client.OK
+        if request(base_url, "GET", path, Cookie=cookies)[0] == http.client.OK
     )
     if not found:
         raise BenchmarkError("no page is answered with 200")
@@ -183,7 +183,7 @@ def _times(base_url: str, paths: tuple[str, ...], cookies: str) -> Times:
     times: Times = {path: [] for path in paths}
     for _ in range(TIMES):
         for path in paths:
-            status, headers, _, seconds = _request(base_url, "GET", path, Cookie=cookies)
+            status, headers, _, seconds = request(base_url, "GET", path, Cookie=cookies)
             found = re.search(r"dur=([\d.]+)", dict(headers).get("server-timing", ""))
             if status != http.client.OK or found is None:
                 raise BenchmarkError(f"{path} was answered with {status}")
@@ -192,7 +192,7 @@ def _times(base_url: str, paths: tuple[str, ...], cookies: str) -> Times:
 
 
 @contextmanager
-def _load(ready: dict[str, str]) -> Iterator[list[int]]:
+def load(ready: dict[str, str]) -> Iterator[list[int]]:
     """Encrypt at a fixed rate for a block; then the list has the number of successes."""
     context = multiprocessing.get_context("spawn")  # a process of its own: it shares no lock
     done, counts, counted = context.Event(), context.SimpleQueue(), [0]
@@ -252,11 +252,11 @@ def _report_times(title: str, times: Times, rate: float) -> None:
 
 def _report_assets(base_url: str) -> None:
     """Report the headers of static files."""
-    _, _, body, _ = _request(base_url, "GET", "/portal/sign-in")
+    _, _, body, _ = request(base_url, "GET", "/portal/sign-in")
     names = sorted(set(re.findall(r'(?:src|href)="(/portal/static/[^"]+)"', body.decode())))
     rows = []
     for name in names:
-        _, headers, sent, _ = _request(base_url, "GET", name, Accept_Encoding="gzip")
+        _, headers, sent, _ = request(base_url, "GET", name, Accept_Encoding="gzip")
         given = {key.lower(): value for key, value in headers}
         rows.append(
             (

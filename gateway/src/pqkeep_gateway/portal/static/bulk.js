@@ -1,0 +1,188 @@
+// Bulk actions: rows are chosen by checkboxes, and an action is one request of the API for each. What was done is
+// kept in the tab until it is read: a reload goes on where it was, and a repeated request has no second effect.
+import { call } from "./calls.js";
+import { Cancelled } from "./dialogs.js";
+
+const STORE = "pqkeep-bulk";
+const bar = document.querySelector("[data-bulk]");
+const dialog = document.getElementById("bulk");
+const form = dialog.querySelector("form");
+const table = document.querySelector("table.listing");
+const progress = dialog.querySelector("progress");
+const results = dialog.querySelector("[data-bulk-results]");
+const said = dialog.querySelector("[role=status]");
+const again = dialog.querySelector("[data-bulk-stop]");
+const boxes = [];
+let action; // the chosen one
+let job = stored();
+let isStopped = false;
+
+function stored() {
+  try {
+    return JSON.parse(sessionStorage.getItem(STORE));
+  } catch {
+    return null;
+  }
+}
+
+function keep() {
+  if (job) sessionStorage.setItem(STORE, JSON.stringify(job));
+  else sessionStorage.removeItem(STORE);
+}
+
+/** The fields of a row, from the address of its page: the parts of the path, and the query. */
+function fieldsOf(link) {
+  const url = new URL(link.href);
+  const parts = url.pathname.split("/").slice(3).map(decodeURIComponent);
+  const names = bar.dataset.fields.split(" ");
+  return { ...Object.fromEntries(names.map((name, index) => [name, parts[index]])), ...Object.fromEntries(url.searchParams) };
+}
+
+/** Adds a checkbox to a cell. */
+function addBox(cell, label, onChange) {
+  const box = document.createElement("input");
+  box.type = "checkbox";
+  box.setAttribute("aria-label", label);
+  box.addEventListener("change", onChange);
+  const around = document.createElement("label"); // a larger target for a finger
+  around.className = "pick";
+  around.append(box);
+  cell.prepend(around);
+  return box;
+}
+
+function count() {
+  const chosen = boxes.filter(({ box }) => box.checked).length;
+  bar.hidden = !chosen;
+  bar.querySelector("[role=status]").textContent = `${chosen} selected`;
+  all.checked = chosen === boxes.length;
+  all.indeterminate = chosen > 0 && !all.checked;
+}
+
+for (const row of table.tBodies[0].rows) {
+  const link = row.cells[0].querySelector("a");
+  if (!link) continue;
+  const name = row.cells[0].innerText.trim().replace(/\s+/g, " ");
+  boxes.push({ box: addBox(row.cells[0], `Select ${name}`, count), name, fields: fieldsOf(link) });
+}
+const all = addBox(table.tHead.rows[0].cells[0], "Select all rows of this page", () => {
+  for (const { box } of boxes) box.checked = all.checked;
+  count();
+});
+
+function random() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** The requests for the chosen rows. Rows that need the same one share it, such as two versions of a rotated key. */
+function requests() {
+  const made = new Map();
+  for (const { box, name, fields } of boxes) {
+    if (!box.checked) continue;
+    const path = action.path.replace(/\{(\w+)\}/g, (_, field) => encodeURIComponent(fields[field]));
+    const sent = (action.body ?? []).filter((field) => field in fields).map((field) => [field, field === "key_version" ? Number(fields[field]) : fields[field]]);
+    const body = action.body ? Object.fromEntries(sent) : undefined;
+    const place = path + JSON.stringify(body);
+    if (!made.has(place)) made.set(place, { name, path, body, key: random(), state: "waiting" });
+  }
+  return [...made.values()];
+}
+
+function open() {
+  dialog.querySelector("h2 bdi").textContent = job.title;
+  dialog.querySelector("[data-bulk-about]").textContent = job.about;
+  isStopped = false;
+  show();
+  dialog.showModal();
+}
+
+/** Shows the progress, and a line for each row. */
+function show() {
+  const done = job.items.filter(({ state }) => state !== "waiting").length;
+  const failed = job.items.filter(({ state }) => state === "failed").length;
+  progress.max = job.items.length;
+  progress.value = done;
+  said.textContent = `${done} of ${job.items.length} done${failed ? `, ${failed} failed` : ""}`;
+  results.replaceChildren(
+    ...job.items.map(({ name, state, message }) => {
+      const line = document.createElement("li");
+      const bare = document.createElement("bdi");
+      bare.textContent = name;
+      const badge = document.createElement("span");
+      badge.className = `badge ${{ done: "ok", failed: "danger" }[state] ?? ""}`;
+      badge.textContent = state;
+      line.append(bare, badge);
+      if (message) line.append(Object.assign(document.createElement("span"), { className: "small", textContent: message }));
+      return line;
+    }),
+  );
+  const isOver = done === job.items.length;
+  form.hidden = isOver || job.isRunning;
+  form.querySelector("button:not([type=button])").textContent = done ? "Continue" : job.button;
+  again.textContent = job.isRunning && !isOver ? "Stop" : "Close";
+}
+
+async function run() {
+  job.isRunning = true;
+  for (const item of job.items) {
+    if (item.state !== "waiting") continue;
+    keep();
+    show();
+    if (isStopped) break;
+    try {
+      await call(job.method, item.path, item.body, { idempotencyKey: job.isIdempotent ? item.key : "" });
+      item.state = "done";
+    } catch (error) {
+      if (error instanceof Cancelled) break;
+      if (error.status === undefined) throw error;
+      if (error.status === 0 || error.status === 429 || error.status >= 500) {
+        item.message = error.message; // it waits: Continue sends it again
+        break;
+      }
+      item.state = "failed";
+      item.message = error.message;
+    }
+    if (item.state === "done") delete item.message;
+  }
+  job.isRunning = false;
+  keep();
+  show();
+}
+
+bar.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-bulk-action]");
+  if (event.target.closest("[data-bulk-clear]")) {
+    for (const { box } of boxes) box.checked = false;
+    count();
+  }
+  if (!button) return;
+  action = JSON.parse(button.dataset.bulkAction);
+  job = { ...action, page: location.pathname, items: requests(), isRunning: false };
+  job.title = `${action.button}: ${job.items.length}`;
+  open();
+});
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  isStopped = false;
+  run();
+});
+again.addEventListener("click", () => {
+  if (job.isRunning) isStopped = true;
+  else dialog.close();
+});
+dialog.addEventListener("cancel", (event) => {
+  if (job.isRunning) event.preventDefault();
+});
+dialog.addEventListener("close", () => {
+  const hasBegun = job.items.some(({ state }) => state !== "waiting");
+  job = null;
+  keep();
+  if (hasBegun) location.reload();
+});
+
+if (job?.page === location.pathname) {
+  job.isRunning = false;
+  open();
+} else {
+  job = null;
+}
