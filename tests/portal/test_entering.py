@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 
+import httpx2
 import pyotp
 import pytest
 from playwright.sync_api import expect
@@ -44,6 +45,20 @@ def test_signing_in_by_keyboard_leads_to_the_page_that_was_asked_for(
     page.keyboard.press("Enter")
     page.wait_for_url("**/portal/security")
     expect(page.get_by_role("heading", name="Security", exact=True)).to_be_visible()
+
+
+def test_the_bare_address_leads_browsers_to_the_portal(installation: Installation) -> None:
+    """Only a GET or HEAD that accepts HTML is redirected. Programs get 404 as for any other path."""
+    page = "text/html,application/xhtml+xml,*/*;q=0.8"
+    with httpx2.Client(base_url=installation.base_url) as client:
+        for method in ("GET", "HEAD"):
+            led = client.request(method, "/", headers={"Accept": page})
+            assert (led.status_code, led.headers["location"]) == (303, "/portal")
+            assert led.headers["cache-control"] == "no-store"
+        for accepted in ("*/*", "application/json", "text/html;q=0, */*"):
+            assert client.get("/", headers={"Accept": accepted}).status_code == 404
+        assert client.post("/", headers={"Accept": page}).status_code == 404
+        assert client.get("/other", headers={"Accept": page}).status_code == 404
 
 
 def test_the_link_of_a_development_installation_signs_its_owner_in(

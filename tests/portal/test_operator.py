@@ -88,7 +88,7 @@ def test_a_tenant_is_created_suspended_and_deleted(
     _prove(page, key)
     link = page.locator("[data-invitation-link]")
     expect(link).to_contain_text(f"{installation.base_url}/portal/invitation#pqi_")
-    page.get_by_role("button", name="I have it").click()
+    page.get_by_role("button", name="I have saved it").click()
     expect(page.get_by_text("ada@example.com, invited as owner")).to_be_visible()
 
     page.get_by_role("button", name="Change").click()

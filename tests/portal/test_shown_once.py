@@ -43,7 +43,7 @@ def test_an_api_key_stays_until_it_is_kept(visit_as: SignedIn, installation: Ins
     expect(key).to_contain_text("pqk_")
     _assert_stays(page, page.locator("#made"), key)
     with page.expect_navigation():
-        page.get_by_role("button", name="I have it").click()
+        page.get_by_role("button", name="I have saved it").click()
     expect(page.locator("#made")).to_be_hidden()
 
 
@@ -66,7 +66,7 @@ def test_an_invitations_link_stays_until_it_is_kept(
     expect(link).to_contain_text("/portal/invitation#")
     _assert_stays(page, page.locator("#invited"), link)
     with page.expect_navigation():
-        page.get_by_role("button", name="I have it").click()
+        page.get_by_role("button", name="I have saved it").click()
 
 
 def test_recovery_codes_stay_until_they_are_saved(

@@ -80,7 +80,7 @@ def prove(page: Page) -> None:
 def keep_api_key(page: Page) -> None:
     """Close the dialog with a new API key; return when the page is loaded again."""
     with page.expect_navigation():
-        page.get_by_role("button", name="I have it").click()
+        page.get_by_role("button", name="I have saved it").click()
 
 
 def assert_fits(page: Page) -> None:

@@ -54,9 +54,14 @@ CHALLENGE = (b"www-authenticate", b'ApiKey realm="pqkeep"')
 
 def accepts_gzip(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request accepts gzip with a weight other than 0."""
-    for choice in headers.get(b"accept-encoding", b"").lower().split(b","):
-        coding, *parameters = (part.strip() for part in choice.split(b";"))
-        if coding == b"gzip":
+    return accepts(headers.get(b"accept-encoding", b""), b"gzip")
+
+
+def accepts(value: bytes, wanted: bytes) -> bool:
+    """Return whether an Accept header names a choice with a weight other than 0."""
+    for choice in value.lower().split(b","):
+        name, *parameters = (part.strip() for part in choice.split(b";"))
+        if name == wanted:
             return not any(is_zero(parameter) for parameter in parameters)
     return False
 

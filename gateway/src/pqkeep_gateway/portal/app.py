@@ -25,7 +25,7 @@ from pqkeep_gateway.http.errors import (
     not_found,
 )
 from pqkeep_gateway.http.pipeline import Headers, Pipeline
-from pqkeep_gateway.http.responses import request_id_of, send_error
+from pqkeep_gateway.http.responses import accepts, request_id_of, send_error, send_not_found
 from pqkeep_gateway.http.static_document import METHODS
 from pqkeep_gateway.portal import assets
 from pqkeep_gateway.portal.lists import FORMS
@@ -133,8 +133,26 @@ def portal(
             for page in rows
         },
         **assets.documents(),
+        "/": lead_browsers,
         ROOT + "/{path:path}": PageResource(None, endpoints, pipeline, templates, moved),
     }
+
+
+async def lead_browsers(scope: Scope, receive: Receive, send: Send) -> None:
+    """Redirect a browser from the bare address to the portal. Programs get 404."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    is_browser = accepts(headers.get(b"accept", b""), b"text/html")
+    if scope["method"] not in METHODS or not is_browser:
+        await send_not_found(scope, receive, send)
+        return
+    sent = [
+        (b"location", ROOT.encode()),
+        (b"content-length", b"0"),
+        (b"cache-control", b"no-store"),
+        (b"x-request-id", request_id_of(headers).encode()),
+    ]
+    await send({"type": "http.response.start", "status": HTTPStatus.SEE_OTHER, "headers": sent})
+    await send({"type": "http.response.body", "body": b""})
 
 
 class _Response(NamedTuple):
