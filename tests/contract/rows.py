@@ -70,7 +70,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *campaigns.endpoints(no_keys, nothing, nothing),
         *external_keys.endpoints(nothing, nothing, nothing),
         *webhooks.endpoints(nothing, nothing, nothing, nothing, nothing),
-        *inventory.endpoints(nothing, nothing),
+        *inventory.endpoints(nothing, nothing, nothing),
         *search.endpoints(nothing, nothing, nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),
         *rules.endpoints(nothing),

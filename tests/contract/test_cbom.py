@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,9 +17,23 @@ from tests.fixtures import installation as installations
 from tests.fixtures.caller import Caller, refusal_of
 
 from pqkeep.algorithms import PARAMETERS
-from pqkeep_gateway.api.cbom import DESCRIBED, MAX_KEYS, Installation, SpecVersion, document
+from pqkeep_gateway.api.cbom import (
+    DESCRIBED,
+    MAX_KEYS,
+    MAX_PRINCIPALS,
+    Installation,
+    SpecVersion,
+    document,
+)
 from pqkeep_gateway.api.key_fields import MAX_MESSAGE
 from pqkeep_protocol.algorithms import LEGACY, Algorithm
+from pqkeep_protocol.audit import (
+    MAX_INVENTORY_LISTED,
+    CountedLog,
+    InventoryKey,
+    OperationUses,
+    PrincipalUses,
+)
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.tls_groups import NAMES
 
@@ -124,7 +139,7 @@ def test_another_library_verifies_the_signature(tenant: Caller) -> None:
     """The JWS contains the same document, verifies with the JWK Set, and leaves a record."""
     document = tenant.get("/inventory/cbom")["cbom"]
     for algorithm in ("ML-DSA-65", "Dilithium3", "ML-DSA-87"):
-        found = tenant.get("/inventory/cbom", signed_by=f"default/{algorithm}")
+        found = tenant.post("/inventory/cbom", {"signed_by": f"default/{algorithm}"})
         assert found.keys() == {"spec_version", "jws"}
         assert json.loads(verified(found["jws"], jwks(tenant))) == document
     found = tenant.get("/audit/records", order="desc", operation="sign-jws")["records"]
@@ -165,7 +180,7 @@ def test_a_large_tenant_gets_several_documents(tenant: Caller) -> None:
 )
 def test_a_key_that_cannot_sign_is_refused(tenant: Caller, signer: str, status: int) -> None:
     """The error names the field of the signer."""
-    refused = tenant.ask("GET", "/inventory/cbom", params={"signed_by": signer})
+    refused = tenant.ask("POST", "/inventory/cbom", {"signed_by": signer})
     assert refusal_of(refused)[::2] == (status, "signed_by"), refused.text
 
 
@@ -176,7 +191,7 @@ def test_who_may_only_look_cannot_sign(
     viewer = installation.person(tenant.tenant_id, "viewer")
     assert errors_in(viewer.get("/inventory/cbom")["cbom"]) is None
     signed = {"signed_by": "default/Dilithium3"}
-    assert refusal_of(viewer.ask("GET", "/inventory/cbom", params=signed))[0] == 403
+    assert refusal_of(viewer.ask("POST", "/inventory/cbom", signed))[0] == 403
     made = tenant.post(
         f"/tenants/{tenant.tenant_id}/api-keys",
         {"scopes": [{"operations": ["inventory"]}]},
@@ -184,7 +199,7 @@ def test_who_may_only_look_cannot_sign(
     )
     scoped = installation.caller(made["api_key"], tenant.tenant_id)
     assert scoped.get("/inventory/cbom")["cbom"]["bomFormat"] == "CycloneDX"
-    assert refusal_of(scoped.ask("GET", "/inventory/cbom", params=signed))[0] == 403
+    assert refusal_of(scoped.ask("POST", "/inventory/cbom", signed))[0] == 403
     made = tenant.post(
         f"/tenants/{tenant.tenant_id}/api-keys",
         {"scopes": [{"operations": ["encrypt-only"]}]},
@@ -248,3 +263,92 @@ def test_legacy_keys_are_in_it(version: SpecVersion) -> None:
         shown = algorithm["algorithmProperties"]
         assert shown["nistQuantumSecurityLevel"] == 0
         assert shown["cryptoFunctions"] == (["decrypt"] if "OAEP" in name else ["verify"])
+
+
+def test_it_states_the_uses_that_the_inventory_counts(tenant: Caller) -> None:
+    """Uses are those of the inventory, with the checkpoint that counts them; by default none."""
+    tenant.post("/kem/encrypt", {"algorithm": "X-Wing", "plaintext": "AAAA"})
+    newest = tenant.get("/audit/records", order="desc", limit=1)["records"][0]["id"]
+    for _ in range(100):
+        document = tenant.get("/inventory/cbom", uses="principals")["cbom"]
+        about = properties(document["metadata"]["component"])
+        if int(about["pqkeep:counted-records"]) >= newest:
+            break
+        time.sleep(0.1)
+    assert errors_in(document) is None
+    page = tenant.get("/inventory", limit=50)
+    keys = {
+        (key["keyring"], key["algorithm"], str(key["key_version"])): key for key in page["keys"]
+    }
+    stated = 0
+    for part in document["components"]:
+        said = properties(part)
+        if "pqkeep:keyring" not in said:
+            continue
+        key = keys[said["pqkeep:keyring"], said["pqkeep:algorithm"], said["pqkeep:key-version"]]
+        assert int(said["pqkeep:uses"]) == key["uses"]
+        assert said.get("pqkeep:last-used-at") == key["last_used_at"]
+        for use in key["operations"]:
+            assert int(said[f"pqkeep:uses:{use['operation']}"]) == use["uses"]
+        by = [
+            (entry["name"].removeprefix("pqkeep:used-by:"), entry["value"])
+            for entry in part["properties"]
+            if entry["name"].startswith("pqkeep:used-by:")
+        ]
+        assert by == [
+            (use["operation"], f"{use['principal']} {use['uses']}") for use in key["principals"]
+        ]
+        stated += bool(by)
+    assert stated
+    counts = tenant.get("/inventory/cbom", uses="counts", version="1.6")["cbom"]
+    assert errors_in(counts) is None
+    assert "pqkeep:uses:encrypt" in json.dumps(counts)
+    assert "pqkeep:used-by" not in json.dumps(counts)
+    plain = tenant.get("/inventory/cbom")["cbom"]
+    assert "pqkeep:uses" not in json.dumps(plain)
+    assert [part["bom-ref"] for part in plain["components"]] == [
+        part["bom-ref"] for part in document["components"]
+    ]
+    signed = tenant.post("/inventory/cbom", {"signed_by": "default/Dilithium3", "uses": "counts"})
+    assert b"pqkeep:uses:encrypt" in verified(signed["jws"], jwks(tenant))
+
+
+def test_a_get_never_signs(tenant: Caller) -> None:
+    """The signer is no parameter of a GET, which would make a signature without a change."""
+    before = tenant.get("/audit/records", order="desc", operation="sign-jws")["records"]
+    tenant.ask("GET", "/inventory/cbom", params={"signed_by": "default/Dilithium3"})
+    assert tenant.get("/audit/records", order="desc", operation="sign-jws")["records"] == before
+    assert refusal_of(tenant.ask("POST", "/inventory/cbom", {}))[::2] == (400, "signed_by")
+
+
+def test_the_largest_document_with_principals_can_be_signed() -> None:
+    """A page of key versions with the longest names and principals fits into a JWS."""
+    made = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    longest = PrincipalUses("\U0001f511" * 128, "re-encrypt-target", 2**53, 2**50, 2**50)
+    keys = [
+        InventoryKey(
+            keyring="k" * 128,
+            algorithm=Algorithm.COMPOSITE_ML_DSA,
+            version=KeyVersion(2**31 - 1 - number),
+            status=KeyStatus.RETIRED,
+            created_at=made,
+            retired_at=made,
+            archive_at=made,
+            imported=True,
+            disabled_until=None,
+            rotation_at=None,
+            has_private_key=True,
+            fingerprint=bytes(32),
+            is_keyring_deleted=False,
+            labels={},
+            operations=(OperationUses("re-encrypt-target", 2**53, 2**50, 2**50),) * 10,
+            principals=(longest,) * MAX_PRINCIPALS,
+            has_more_principals=True,
+        )
+        for number in range(MAX_INVENTORY_LISTED)
+    ]
+    installation = Installation((), 255, made, (), tuple(NAMES.values()))
+    counted = CountedLog(uuid4(), 2**53, bytes(32), 2**50)
+    found = document(SpecVersion.V1_7, uuid4(), keys, installation, is_whole=False, counted=counted)
+    text = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    assert len(text.encode()) <= MAX_MESSAGE

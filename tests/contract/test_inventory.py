@@ -204,3 +204,24 @@ def test_bad_values_are_refused(new_tenant: Callable[..., Caller]) -> None:
         ):
             assert refused.status_code in {400, 422}
             assert "confidential-until" in refused.json()["error"]["message"]
+
+
+def test_keys_elsewhere_are_in_it(new_tenant: Callable[..., Caller]) -> None:
+    """A page counts the keys elsewhere and those that moved, as their own endpoint does."""
+    caller = new_tenant()
+    caller.post("/kms/keys/generate", KEM, status=201)
+    assert counted_until(caller)["external"] == {"sources": [], "total": 0, "moved": 0}
+    parts = [
+        {
+            "type": "cryptographic-asset",
+            "name": name,
+            "cryptoProperties": {"assetType": "certificate", "certificateProperties": {}},
+            "properties": [{"name": "pqkeep:moved", "value": moved}],
+        }
+        for name, moved in (("a", "true"), ("b", "false"), ("c", "false"))
+    ]
+    text = json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6", "components": parts})
+    caller.post("/inventory/external", {"source": "tls", "document": text}, status=201)
+    found = caller.get("/inventory")["external"]
+    assert (found["moved"], found["total"]) == (1, 3)
+    assert found == caller.get("/inventory/external")

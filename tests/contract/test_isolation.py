@@ -229,6 +229,7 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/rules/algorithms": lambda _: {"profile": "cnsa-2.0"},
     "/rules/algorithms/{name}": lambda _: {"algorithms": ["Kyber768"]},
     "/campaigns/{name}": lambda _: CAMPAIGN,
+    "/inventory/cbom": lambda _: {"signed_by": "default/Dilithium3"},
     "/inventory/external": lambda _: {**EXTERNAL, "source": "new"},
     "/campaigns/{name}/scans": lambda _: {
         "place": "cards",

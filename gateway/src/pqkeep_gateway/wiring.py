@@ -466,7 +466,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         *search.endpoints(shards, SqlApiKeys(engine), SqlTeam(engine), stored_tenants),
         *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
         *webhooks.endpoints(SqlWebhooks(engine), pepper, receivers, audit_delivery, clock),
-        *inventory.endpoints(access.keys, clock),
+        *inventory.endpoints(access.keys, SqlExternalKeys(engine), clock),
         *cbom.endpoints(
             access,
             shards,

@@ -756,6 +756,8 @@ class InventoryPage:
     total: int
     unattributed: tuple[KeyUses, ...]
     """Uses of public keys that are not the tenant's own."""
+    external: tuple["ExternalSource", ...]
+    """The lists of keys elsewhere."""
     merged_principals: bool
     """Whether uses on the page have the principal ``other``."""
     not_seen: tuple[str, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,25 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from pqkeep.errors import NotFoundError
+
 if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command
 
     from pqkeep import Client
+    from pqkeep.models import InventoryPage
+
+
+def until_counted(tenant: Client) -> InventoryPage:
+    """Return the first page once it counts all the tenant's records."""
+    newest = next(tenant.audit.records(order="desc", page_size=1)).id
+    for _ in range(100):
+        with suppress(NotFoundError):
+            (page,) = tenant.inventory.pages()
+            if page.as_of.size >= newest:
+                return page
+        time.sleep(0.1)
+    raise AssertionError("no checkpoint counts the newest record")
 
 
 def test_a_signed_bill_of_materials_is_saved_and_verified(command: Command, tenant: Client) -> None:
@@ -56,6 +72,9 @@ def test_keys_elsewhere_are_imported_from_certificates_and_documents(
     done = command("inventory", "import", file, "--source", "tls", *stated)
     assert done.status == 0, done.err
     assert tenant.inventory.external()[0].total == 1
+    tenant.keys.generate("X-Wing")
+    until_counted(tenant)
+    assert "Keys elsewhere: 0 of 1 moved" in str(command("inventory", "list").out)
     keys: Any = tenant.inventory.evidence("/inventory/external/tls")["keys"]
     (listed,) = keys
     assert listed == {
@@ -87,12 +106,10 @@ def test_keys_are_listed_with_their_uses(command: Command, tenant: Client) -> No
     """The table names each key version and its principals; JSON has the checkpoint."""
     tenant.keys.generate("Kyber768")
     tenant.kem.encrypt(b"attack at dawn", algorithm="Kyber768")
-    newest = next(tenant.audit.records(order="desc", page_size=1)).id
-    for _ in range(100):
-        (page,) = tenant.inventory.pages()
-        if page.as_of.size >= newest:
-            break
-        time.sleep(0.1)
+    page = until_counted(tenant)
+    document = command.directory / "uses.json"
+    assert command("inventory", "cbom", "--out", document, "--uses", "principals").status == 0
+    assert "pqkeep:used-by:encrypt" in document.read_text()
     listed = command("inventory", "list")
     assert listed.status == 0, listed.err
     for part in ("Kyber768", "api-key:", str(page.as_of.size)):

@@ -1,18 +1,18 @@
-"""GET /api/v1/inventory/cbom: the tenant's keys as a cryptographic bill of materials of CycloneDX.
+"""/api/v1/inventory/cbom: the tenant's keys as a cryptographic bill of materials of CycloneDX.
 
 A document describes at most MAX_KEYS key versions, which is one request to the key service. The same
 state gives the same document: the serial number is derived from its content, and the timestamp is
-the newest time in it.
+the newest time in it. GET returns the document; POST signs it, with a record.
 """
 
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
 from http import HTTPStatus
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -20,13 +20,14 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
 from pqkeep_gateway.api import signature
-from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, codes_of_operation, error_for
+from pqkeep_gateway.api.audit_data import instant
+from pqkeep_gateway.api.errors import AUDIT_CODES, BAD_REQUEST_FIELDS, codes_of_operation, error_for
 from pqkeep_gateway.api.key_fields import is_keyring_name
 from pqkeep_gateway.api.key_operation import KeyAccess, Steps
 from pqkeep_gateway.api.keys import AFTER, cursor_in_all
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, forbidden
+from pqkeep_gateway.http.errors import ApiError, forbidden, not_found
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
@@ -38,8 +39,16 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.http.text import base64, timestamp
 from pqkeep_gateway.shards import Shards
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
-from pqkeep_protocol.audit import AuditKey, ListAuditKeys
-from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.audit import (
+    MAX_INVENTORY_LISTED,
+    AuditKey,
+    CountedLog,
+    InventoryKey,
+    ListAuditKeys,
+    ListInventory,
+)
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
     MAX_KEYS_LISTED,
@@ -54,6 +63,8 @@ from pqkeep_protocol.tls_groups import NAMES, POST_QUANTUM
 MAX_KEYS = MAX_KEYS_LISTED
 """Key versions in one document. With the longest names it is smaller than a payload of JWS."""
 
+MAX_PRINCIPALS = 20
+"""Entries by principal of one key version. With MAX_INVENTORY_LISTED they fit into a JWS."""
 _GATEWAY = Attribution("", "gateway", "")
 _ENCODER = msgspec.json.Encoder()
 
@@ -65,6 +76,14 @@ class SpecVersion(StrEnum):
 
     V1_6 = "1.6"
     V1_7 = "1.7"
+
+
+class Uses(StrEnum):
+    """The uses that a document states."""
+
+    NONE = "none"
+    COUNTS = "counts"
+    PRINCIPALS = "principals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +203,21 @@ _SEAL_KDF, _SEAL_KDF_REF = "HKDF-SHA-256", "algorithm:HKDF-SHA-256"
 
 
 class Cbom(Data, frozen=True, kw_only=True):
-    """A cryptographic bill of materials: the document, or a JWS that contains it."""
+    """A cryptographic bill of materials."""
 
     spec_version: SpecVersion
-    cbom: Annotated[
-        Json | UnsetType,
-        Meta(description="The document. Left out with `signed_by`: the JWS contains it."),
-    ] = UNSET
-    jws: Annotated[
+    cbom: Annotated[Json, Meta(description="The document.")]
+    next: Annotated[
         str | UnsetType,
-        Meta(description="With `signed_by`: header, document and signature in compact form."),
+        Meta(description="Present if the tenant has more keys: send it as after."),
     ] = UNSET
+
+
+class SignedCbom(Data, frozen=True, kw_only=True):
+    """A JWS that contains a cryptographic bill of materials."""
+
+    spec_version: SpecVersion
+    jws: Annotated[str, Meta(description="Header, document and signature in compact form.")]
     next: Annotated[
         str | UnsetType,
         Meta(description="Present if the tenant has more keys: send it as after."),
@@ -221,18 +244,25 @@ def _parse_signer(value: object) -> tuple[str, Algorithm]:
 VERSION = choice_field(
     "version", "The version of CycloneDX.", tuple(SpecVersion), SpecVersion.V1_7
 ).or_default(SpecVersion.V1_7)
-SIGNED_BY: Field[tuple[str, Algorithm] | None] = Field(
+USES = choice_field(
+    "uses",
+    "The uses to state: none; of each key version and operation; or also by principal. They are "
+    "counted up to a checkpoint, which the document names.",
+    tuple(Uses),
+    Uses.COUNTS,
+).or_default(Uses.NONE)
+SIGNED_BY: Field[tuple[str, Algorithm]] = Field(
     name="signed_by",
     description="The key that signs the document: a keyring, a slash and an algorithm of JWS. Its "
     "active version signs, as `sign_jws` does.",
     schema={"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}/[A-Za-z0-9-]+$"},
     example="default/ML-DSA-65",
     parse=_parse_signer,
-    required=False,
 )
 LIMIT = integer_field(
     "limit",
-    f"The most key versions in the document. Left out: {MAX_KEYS}.",
+    f"The most key versions in the document. Left out: {MAX_KEYS}. With `uses=principals` a document "
+    f"has at most {MAX_INVENTORY_LISTED}.",
     100,
     at_least=1,
     at_most=MAX_KEYS,
@@ -244,12 +274,29 @@ _EXAMPLE = Cbom(
 
 
 def endpoints(access: KeyAccess, shards: Shards, groups: Sequence[str]) -> tuple[Endpoint, ...]:
-    """Return the endpoint of the bill of materials.
+    """Return the endpoints of the bill of materials.
 
     ``groups``: see ``tls_groups``.
     """
     row = next(row for row in signature.OPERATIONS if row.operation is Operation.SIGN_JWS)
     sign = Steps(row, access)
+
+    async def describe(call: ApiCall) -> Cbom:
+        uses = call[USES]
+        if uses is not Uses.NONE and not may(call.principal.caller, Permission.VIEW_INVENTORY):
+            raise forbidden(f"{USES.name}: this role may not see uses")
+        page = await (_list_keys if uses is Uses.NONE else _list_uses)(access, call)
+        installation = await _describe(shards, call, groups)
+        described = document(
+            call[VERSION],
+            call.tenant.tenant,
+            page.keys,
+            installation,
+            is_whole=call[AFTER] is None and not page.has_more,
+            counted=page.counted,
+        )
+        following = cursor_in_all(page.keys[-1]) if page.has_more else UNSET
+        return Cbom(spec_version=call[VERSION], cbom=described, next=following)
 
     async def get_cbom(call: ApiCall) -> Cbom:
         """Return the tenant's keys as a cryptographic bill of materials (CycloneDX).
@@ -257,48 +304,92 @@ def endpoints(access: KeyAccess, shards: Shards, groups: Sequence[str]) -> tuple
         It lists the algorithms, the key versions with their states, and the cryptography of the
         installation itself. A document has at most 500 key versions.
         """
-        signer, version = call[SIGNED_BY], call[VERSION]
-        if signer is not None and not may(call.principal.caller, PERMISSION_OF[Operation.SIGN_JWS]):
-            raise forbidden(f"{SIGNED_BY.name}: this role may not sign")
-        request = ListKeys(
-            tenant=call.tenant.tenant,
-            algorithm=None,
-            status=None,
-            after=call[AFTER],
-            all_keyrings=True,
-            limit=call[LIMIT],
-            legacy=True,
-        )
-        try:
-            page = await access.keys.execute(request, call.attribution, call.tenant.placement)
-        except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal, call.values) from None
-        installation = await _describe(shards, call, groups)
-        is_whole = request.after is None and not page.has_more
-        described = document(
-            version, call.tenant.tenant, page.keys, installation, is_whole=is_whole
-        )
-        following = cursor_in_all(page.keys[-1]) if page.has_more else UNSET
-        made = Cbom(spec_version=version, next=following)
-        if signer is None:
-            return structs.replace(made, cbom=described)
-        return structs.replace(
-            made, jws=await _signed(sign, call, signer, _ENCODER.encode(described))
+        return await describe(call)
+
+    async def sign_cbom(call: ApiCall) -> SignedCbom:
+        """Sign the document that `GET /inventory/cbom` returns.
+
+        It costs one operation, and leaves the record of `sign_jws`.
+        """
+        signer = call[SIGNED_BY]
+        made = await describe(call)
+        jws = await _signed(sign, call, signer, _ENCODER.encode(made.cbom))
+        return SignedCbom(spec_version=made.spec_version, jws=jws, next=made.next)
+
+    def endpoint(
+        method: str,
+        handler: Callable[[ApiCall], Awaitable[Data]],
+        permission: Permission,
+        example: Data,
+        *fields: Field[Any],
+    ) -> Endpoint:
+        return Endpoint(
+            method=method,
+            path="/inventory/cbom",
+            name=handler.__name__,
+            handler=handler,
+            permission=permission,
+            example=example,
+            fields=(*fields, VERSION, USES, LIMIT, AFTER),
+            field_codes=BAD_REQUEST_FIELDS,
+            codes=AUDIT_CODES
+            | codes_of_operation(Operation.LIST_KEYS)
+            | codes_of_operation(Operation.SIGN_JWS),
+            recorded_as=AuditEvent.GET_CBOM,
         )
 
-    return (
-        Endpoint(
-            method="GET",
-            path="/inventory/cbom",
-            name="get_cbom",
-            handler=get_cbom,
-            permission=Permission.VIEW_KEYS,
-            example=_EXAMPLE,
-            fields=(VERSION, SIGNED_BY, LIMIT, AFTER),
-            field_codes=BAD_REQUEST_FIELDS,
-            codes=codes_of_operation(Operation.LIST_KEYS) | codes_of_operation(Operation.SIGN_JWS),
-        ),
+    signed = SignedCbom(
+        spec_version=SpecVersion.V1_7, jws="eyJhbGciOi….eyJib21Gb3JtYX….c2lnbmF0dXJl"
     )
+    return (
+        endpoint("GET", get_cbom, Permission.VIEW_KEYS, _EXAMPLE),
+        endpoint("POST", sign_cbom, PERMISSION_OF[Operation.SIGN_JWS], signed, SIGNED_BY),
+    )
+
+
+class _Page(NamedTuple):
+    """Key versions, and the checkpoint up to which their uses are counted."""
+
+    keys: Sequence[KeyInfo | InventoryKey]
+    has_more: bool
+    counted: CountedLog | None = None
+
+
+async def _list_keys(access: KeyAccess, call: ApiCall) -> _Page:
+    """Return a page of keys. Raises ApiError."""
+    request = ListKeys(
+        tenant=call.tenant.tenant,
+        algorithm=None,
+        status=None,
+        after=call[AFTER],
+        all_keyrings=True,
+        limit=call[LIMIT],
+        legacy=True,
+    )
+    try:
+        found = await access.keys.execute(request, call.attribution, call.tenant.placement)
+    except KeyServiceError as refusal:
+        raise error_for(request.operation, refusal, call.values) from None
+    return _Page(found.keys, found.has_more)
+
+
+async def _list_uses(access: KeyAccess, call: ApiCall) -> _Page:
+    """Return a page of the same keys with their uses. Raises ApiError."""
+    by_principal = call[USES] is Uses.PRINCIPALS
+    request = ListInventory(
+        tenant=call.tenant.tenant,
+        after=call[AFTER],
+        is_keyring_deleted=False,
+        principals=MAX_PRINCIPALS if by_principal else 0,
+        limit=min(call[LIMIT], MAX_INVENTORY_LISTED) if by_principal else call[LIMIT],
+    )
+    try:
+        found = await access.keys.execute(request, call.attribution, call.tenant.placement)
+    except KeyServiceError as refusal:
+        if refusal.kind is ErrorKind.RECORD_NOT_FOUND:
+            raise not_found("there is no checkpoint yet; try again in a second") from None
+        raise error_for(Operation.LIST_KEYS, refusal, call.values) from None
+    return _Page(found.keys, found.has_more, found.counted)
 
 
 async def _signed(sign: Steps, call: ApiCall, signer: tuple[str, Algorithm], text: bytes) -> str:
@@ -355,14 +446,16 @@ async def _describe(shards: Shards, call: ApiCall, groups: Sequence[str]) -> Ins
 def document(
     version: SpecVersion,
     tenant: UUID,
-    keys: Sequence[KeyInfo],
+    keys: Sequence[KeyInfo | InventoryKey],
     installation: Installation,
     *,
     is_whole: bool,
+    counted: CountedLog | None = None,
 ) -> Json:
     """Return the document.
 
-    ``is_whole``: whether ``keys`` are all the tenant's key versions.
+    ``is_whole``: whether ``keys`` are all the tenant's key versions. ``counted``: the checkpoint
+    up to which the uses of ``keys`` are counted.
     """
     checkpoints = {key.algorithm for key in installation.checkpoint_keys}
     algorithms = sorted({key.algorithm for key in keys} | checkpoints)
@@ -375,7 +468,15 @@ def document(
         *_tls(installation.tls_groups, version),
         *(_library(library) for library in installation.libraries),
     ]
+    about = [("tenant", str(tenant))]
     newest = max([installation.root_key_since, *(key.created_at for key in keys)])
+    if counted is not None:
+        newest = max(newest, datetime.fromtimestamp(counted.at_us // 1_000_000, UTC))
+        about += [
+            ("counted-log", str(counted.log_id)),
+            ("counted-records", str(counted.size)),
+            ("counted-root", base64(counted.root)),
+        ]
     content: Json = {
         "bomFormat": "CycloneDX",
         "specVersion": version.value,
@@ -388,7 +489,7 @@ def document(
                 "type": "platform",
                 "bom-ref": f"tenant:{tenant}",
                 "name": "pqkeep",
-                "properties": [{"name": "pqkeep:tenant", "value": str(tenant)}],
+                "properties": _properties(about),
             },
         },
         "components": components,
@@ -447,21 +548,22 @@ def _algorithm_component(
 
 
 def _asset(
-    reference: str, name: str, crypto: Json, properties: Mapping[str, str] | None = None
+    reference: str, name: str, crypto: Json, properties: Sequence[tuple[str, str]] = ()
 ) -> Json:
-    listed = [
-        {"name": f"pqkeep:{key}", "value": value} for key, value in (properties or {}).items()
-    ]
     return {
         "type": "cryptographic-asset",
         "bom-ref": reference,
         "name": name,
         "cryptoProperties": crypto,
-        **({"properties": listed} if listed else {}),
+        **({"properties": _properties(properties)} if properties else {}),
     }
 
 
-def state_of(key: KeyInfo) -> str:
+def _properties(named: Iterable[tuple[str, str]]) -> list[Json]:
+    return [{"name": f"pqkeep:{name}", "value": value} for name, value in named]
+
+
+def state_of(key: KeyInfo | InventoryKey) -> str:
     """Return a key version's state in the words of SP 800-57.
 
     A version that waits for its destruction is suspended: every use is refused, and a person can
@@ -472,11 +574,32 @@ def state_of(key: KeyInfo) -> str:
     return _STATES[key.status]
 
 
-def _key(key: KeyInfo, version: SpecVersion, root_key: int) -> Json:
+def _fingerprint(key: KeyInfo | InventoryKey) -> str:
+    if isinstance(key, InventoryKey):
+        return key.fingerprint.hex()
+    is_symmetric = ALGORITHMS[key.algorithm].is_symmetric
+    return key.public_key.hex() if is_symmetric else sha256(key.public_key).hexdigest()
+
+
+def _uses(key: InventoryKey) -> Iterable[tuple[str, str]]:
+    """Yield the uses of a key version as properties."""
+    yield "uses", str(sum(used.uses for used in key.operations))
+    if key.operations:
+        yield "first-used-at", instant(min(used.first_used_us for used in key.operations))
+        yield "last-used-at", instant(max(used.last_used_us for used in key.operations))
+    for used in key.operations:
+        yield f"uses:{used.operation}", str(used.uses)
+    for by in key.principals:
+        yield f"used-by:{by.operation}", f"{by.principal} {by.uses}"
+    if key.principals and key.has_more_principals:
+        yield "more-principals", "true"
+
+
+def _key(key: KeyInfo | InventoryKey, version: SpecVersion, root_key: int) -> Json:
     described, spec = DESCRIBED[key.algorithm], ALGORITHMS[key.algorithm]
     is_symmetric = spec.is_symmetric
     name = f"{key.keyring}/{described.name}/{key.version}"
-    fingerprint = key.public_key.hex() if is_symmetric else sha256(key.public_key).hexdigest()
+    fingerprint = _fingerprint(key)
     material: Json = {
         "type": _MATERIAL.get(spec.kind, "private-key"),
         "id": fingerprint,
@@ -497,15 +620,17 @@ def _key(key: KeyInfo, version: SpecVersion, root_key: int) -> Json:
         material["relatedCryptographicAssets"] = [
             {"type": "algorithm", "ref": f"algorithm:{described.name}"}
         ]
-    properties = {
-        "keyring": key.keyring,
-        "algorithm": key.algorithm.value,
-        "key-version": str(key.version),
-        "status": key.status.value,
-        "origin": "imported" if key.imported else "generated",
-    }
+    properties = [
+        ("keyring", key.keyring),
+        ("algorithm", key.algorithm.value),
+        ("key-version", str(key.version)),
+        ("status", key.status.value),
+        ("origin", "imported" if key.imported else "generated"),
+    ]
     if key.archive_at is not None:
-        properties["archive-at"] = timestamp(key.archive_at)
+        properties.append(("archive-at", timestamp(key.archive_at)))
+    if isinstance(key, InventoryKey):
+        properties += _uses(key)
     crypto = {"assetType": "related-crypto-material", "relatedCryptoMaterialProperties": material}
     return _asset(f"key:{name}", name, crypto, properties)
 
@@ -521,7 +646,7 @@ def _root_key(installation: Installation) -> Json:
     }
     crypto = {"assetType": "related-crypto-material", "relatedCryptoMaterialProperties": material}
     name = f"root key {installation.root_key}"
-    return _asset("installation:root-key", name, crypto, {"owner": "installation"})
+    return _asset("installation:root-key", name, crypto, [("owner", "installation")])
 
 
 def _checkpoint_key(key: AuditKey) -> Json:
@@ -536,7 +661,7 @@ def _checkpoint_key(key: AuditKey) -> Json:
     crypto = {"assetType": "related-crypto-material", "relatedCryptoMaterialProperties": material}
     name = f"checkpoint key {described.name}/{key.version}"
     reference = f"installation:checkpoint-key:{described.name}/{key.version}"
-    return _asset(reference, name, crypto, {"owner": "installation"})
+    return _asset(reference, name, crypto, [("owner", "installation")])
 
 
 def _tls(groups: Sequence[str], version: SpecVersion) -> Iterable[Json]:
@@ -551,7 +676,7 @@ def _tls(groups: Sequence[str], version: SpecVersion) -> Iterable[Json]:
         "installation:tls",
         "TLS of the gateway",
         {"assetType": "protocol", "protocolProperties": protocol},
-        {"tls-groups": " ".join(groups), "openssl": ssl.OPENSSL_VERSION},
+        [("tls-groups", " ".join(groups)), ("openssl", ssl.OPENSSL_VERSION)],
     )
 
 

@@ -215,12 +215,7 @@ class _ExternalKeys:
 
     async def list_(self, call: ApiCall) -> ExternalSources:
         """List the sources of keys elsewhere."""
-        listed = await self._stored.list(call.tenant.tenant)
-        return ExternalSources(
-            sources=tuple(map(_source, listed)),
-            total=sum(source.total for source in listed),
-            moved=sum(source.moved for source in listed),
-        )
+        return sources_of(await self._stored.list(call.tenant.tenant))
 
     async def get(self, call: ApiCall) -> ExternalKeys:
         """Return a source with its keys."""
@@ -242,6 +237,15 @@ def _event(call: ApiCall, operation: AuditEvent, source: Source) -> Event:
     policy = f"sha256-{source.document.hex()}"
     made = event(call.attribution, call.tenant.tenant, operation, policy=policy)
     return structs.replace(made, target=f"{source.name}/sha256-{source.digest.hex()}")
+
+
+def sources_of(listed: Sequence[Source]) -> ExternalSources:
+    """Return sources with the sums of their keys."""
+    return ExternalSources(
+        sources=tuple(map(_source, listed)),
+        total=sum(source.total for source in listed),
+        moved=sum(source.moved for source in listed),
+    )
 
 
 def _source(source: Source) -> ExternalSource:

@@ -13,6 +13,7 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.api.audit_data import Hash, Instant, instant
 from pqkeep_gateway.api.errors import AUDIT_CODES, BAD_REQUEST_FIELDS, key_service_error
+from pqkeep_gateway.api.external_keys import ExternalSources, sources_of
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.keys import AFTER
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -32,6 +33,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.text import Timestamp, base64, timestamp
 from pqkeep_gateway.shards import TenantKeyService
+from pqkeep_gateway.storage.external_keys import SqlExternalKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
 from pqkeep_protocol.audit import (
     MAX_BRIEF_LISTED,
@@ -200,6 +202,10 @@ class InventoryData(Data, frozen=True, kw_only=True):
         Meta(description="Present in the order by name if there are more: send it as after."),
     ] = UNSET
     unattributed: tuple[UnattributedUsesData, ...]
+    external: Annotated[
+        ExternalSources,
+        Meta(description="Keys elsewhere, of every page: see `POST /inventory/external`."),
+    ]
     merged_principals: Annotated[
         bool,
         Meta(
@@ -413,12 +419,15 @@ _EXAMPLE = InventoryData(
     ),
     total=1,
     unattributed=(),
+    external=ExternalSources(sources=(), total=0, moved=0),
     merged_principals=False,
     not_seen=NOT_SEEN,
 )
 
 
-def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
+def endpoints(
+    keys: TenantKeyService, elsewhere: SqlExternalKeys, clock: Clock
+) -> tuple[Endpoint, ...]:
     """Return the endpoints of the inventory."""
 
     async def list_inventory(call: ApiCall) -> InventoryData:
@@ -483,6 +492,7 @@ def endpoints(keys: TenantKeyService, clock: Clock) -> tuple[Endpoint, ...]:
                 )
                 for used in found.unattributed
             ),
+            external=sources_of(await elsewhere.list(tenant.tenant)),
             merged_principals=found.has_other_principals,
             not_seen=NOT_SEEN,
         )

@@ -49,7 +49,7 @@ from pqkeep_gateway.outgoing_mail import of_key
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
-from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage
+from pqkeep_protocol.audit import GetUsage, InventoryKey, KeyVersionUsage, ListUsage
 from pqkeep_protocol.audit import Usage as UsageOfKey
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import (
@@ -629,11 +629,11 @@ def _in_keyring(after: KeyPosition | None, keyring: KeyringName | None) -> KeyPo
     return None if after is None else structs.replace(after, keyring=keyring or DEFAULT_KEYRING)
 
 
-def _cursor(key: KeyInfo | KeyVersionUsage) -> str:
+def _cursor(key: KeyInfo | KeyVersionUsage | InventoryKey) -> str:
     return f"{key.algorithm.value}:{key.version}"
 
 
-def cursor_in_all(key: KeyInfo) -> str:
+def cursor_in_all(key: KeyInfo | InventoryKey) -> str:
     """Return the position of a key in the list of all keyrings' keys."""
     return f"{key.keyring}/{_cursor(key)}"
 

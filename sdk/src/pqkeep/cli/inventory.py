@@ -101,6 +101,10 @@ def list_(
     typer.echo(
         f"\nCounted: the first {log.size} records of log {log.log_id}, root {log.root.hex()}"
     )
+    if last.external:
+        total = sum(source.total for source in last.external)
+        moved = sum(source.moved for source in last.external)
+        typer.echo(f"Keys elsewhere: {moved} of {total} moved")
     if any(page.merged_principals for page in found):
         typer.echo("Principals beyond 10,000 in a month are shown as other.")
     for sentence in last.not_seen:
@@ -171,14 +175,18 @@ def cbom(
             "--out",
             "-o",
             metavar="FILE",
-            help="The file to write. If the tenant has more than 500 key versions, further "
-            "documents get a number: FILE.2, FILE.3.",
+            help="The file to write. Further documents of a tenant with many key "
+            "versions get a number: FILE.2, FILE.3.",
         ),
     ],
     version: Annotated[
         Literal["1.6", "1.7"],
         typer.Option("--cyclonedx", help="The version of CycloneDX."),
     ] = "1.7",
+    uses: Annotated[
+        Literal["none", "counts", "principals"],
+        typer.Option("--uses", help="Also state the uses of each key version."),
+    ] = "none",
     signed_by: Annotated[
         str | None,
         typer.Option(
@@ -202,7 +210,9 @@ def cbom(
     after: str | None = None
     with invocation.connect() as client:
         for number in count(1):
-            made = client.inventory.cbom(version=version, signed_by=signed_by, after=after)
+            made = client.inventory.cbom(
+                version=version, uses=uses, signed_by=signed_by, after=after
+            )
             file = out if number == 1 else out.with_name(f"{out.name}.{number}")
             _write(file, made, force=force)
             written.append(file)

@@ -86,16 +86,21 @@ class Inventory(Generic[T_co]):
         self,
         *,
         version: Literal["1.6", "1.7"] | None = None,
+        uses: Literal["none", "counts", "principals"] | None = None,
         signed_by: str | None = None,
         after: str | None = None,
     ) -> Call[Cbom]:
         """Return a cryptographic bill of materials of CycloneDX, by default 1.7.
 
         ``signed_by`` is the key that signs it: a keyring, a slash, and ML-DSA-65 or ML-DSA-87. A
-        document has at most 500 key versions. ``after`` is the ``next`` of the previous document.
+        signature costs one operation. A document has at most 500 key versions, or 50 with
+        ``uses="principals"``. ``after`` is the ``next`` of the previous document.
         """
-        query = {"version": version, "signed_by": signed_by, "after": after}
-        return get("/inventory/cbom", _cbom, query)
+        asked: dict[str, str | None] = {"version": version, "uses": uses, "after": after}
+        if signed_by is None:
+            return get("/inventory/cbom", _cbom, asked)
+        body = {name: value for name, value in asked.items() if value is not None}
+        return change("/inventory/cbom", _cbom, {**body, "signed_by": signed_by})
 
     @Operation
     def import_external(self, source: str, document: str) -> Call[ExternalSource]:
@@ -156,6 +161,7 @@ def _pages(data: Data) -> Page[InventoryPage]:
         keys=tuple(map(_key, data.objects("keys"))),
         total=data.integer("total"),
         unattributed=tuple(map(_uses, data.objects("unattributed"))),
+        external=tuple(map(_source, data.nested("external").objects("sources"))),
         merged_principals=data.flag("merged_principals"),
         not_seen=data.texts_or_none("not_seen") or (),
     )
