@@ -91,6 +91,9 @@ NO_URLS = (
     "https://bücher.example/",
     "https://[fe80::1%25lo]/",
     "https://[::1/",
+    "https://[1.2.3.4]/",
+    "https://[abcd]/",
+    "https://[:::]/",
     "https://::1/",
     "https://hooks.example.com/" + "x" * 2048,
 )

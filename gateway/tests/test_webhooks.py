@@ -352,6 +352,30 @@ async def test_slow_and_endless_responses_are_bounded(
 
 
 @pytest.mark.threat("hostile-webhook-receiver")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 4000 + b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + (b"X: " + b"x" * 60_000 + b"\r\n") * 90 + b"\r\n",
+    ],
+    ids=["interim responses", "headers"],
+)
+async def test_large_heads_of_responses_are_not_read(gateways: Gateways, head: bytes) -> None:
+    """An attempt fails after 64 KiB of headers or interim responses, so it costs little memory."""
+
+    def respond(peer: socket.socket) -> None:
+        with suppress(OSError):
+            peer.sendall(head)
+
+    with receiving() as receiver:
+        receiver.respond = respond
+        webhook = await gateways.add(receiver.url)
+        await gateways.publish()
+        await gateways.delivery().send()
+    assert (await gateways.last(webhook)).problem is Problem.RESPONSE
+
+
+@pytest.mark.threat("hostile-webhook-receiver")
 async def test_the_receiver_s_certificate_is_verified(
     gateways: Gateways, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -38,7 +38,6 @@ URL_PATTERN = (
 """A URL without user, password and fragment, in printable ASCII."""
 _URL = re.compile(URL_PATTERN)
 _NUMERIC = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)")
-_MAX_PORT = 65_535
 
 
 class WebhookState(StrEnum):
@@ -161,17 +160,20 @@ def host_of(text: str) -> str:
         raise InvalidUrlError(
             "must be an https:// URL in ASCII, without a user, a password or a fragment"
         )
-    parts = urlsplit(text)
-    host = parts.hostname or ""
+    try:
+        parts = urlsplit(text)  # newer versions of Python check the address in brackets
+        host = parts.hostname or ""
+        last = host.rstrip(".").rpartition(".")[2]
+        if parts.netloc.startswith("["):
+            host = str(IPv6Address(host))
+        elif _NUMERIC.fullmatch(last):
+            host = str(IPv4Address(host))
+    except ValueError:
+        raise InvalidUrlError("must have a host name or an IP address in its usual form") from None
     try:
         port = parts.port
-        if port == 0 or (port or 1) > _MAX_PORT:
-            raise InvalidUrlError("must have a port from 1 to 65535")
-        if ":" in host:
-            return str(IPv6Address(host))
-        last = host.rstrip(".").rpartition(".")[2]
-        return str(IPv4Address(host)) if _NUMERIC.fullmatch(last) else host
-    except AddressValueError:
-        raise InvalidUrlError("must have a host name or an IP address in its usual form") from None
     except ValueError:
-        raise InvalidUrlError("must have a port from 1 to 65535") from None
+        port = 0
+    if port == 0:
+        raise InvalidUrlError("must have a port from 1 to 65535")
+    return host

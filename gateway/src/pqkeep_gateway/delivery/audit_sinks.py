@@ -14,9 +14,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from threading import Event, Timer
+from typing import Any
 from urllib.parse import urlsplit
 
 from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
@@ -198,6 +200,44 @@ def _host() -> str:
 
 
 _MAX_RESPONSE = 64 * 1024
+MAX_HEAD = 64 * 1024
+"""The most bytes of a response before its body, with interim responses (100)."""
+
+
+class _Bounded(RawIOBase):
+    """The first bytes of a stream. It raises SinkError when more are needed."""
+
+    def __init__(self, stream: BufferedReader, most: int) -> None:
+        self._stream = stream
+        self._left = most
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override] # narrower
+        """Read some bytes; return their number, 0 at the end. Raises SinkError."""
+        if self._left == 0:
+            raise SinkError("the response is too long")
+        count = self._stream.readinto1(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+        super().close()
+
+
+def _response_of(most: int) -> type[HTTPResponse]:
+    """Return a class of responses that read at most MAX_HEAD bytes and these of the body."""
+
+    class BoundedResponse(HTTPResponse):
+        def __init__(self, sock: socket.socket, *rest: Any, **named: Any) -> None:
+            super().__init__(sock, *rest, **named)
+            self.fp = BufferedReader(_Bounded(self.fp, MAX_HEAD + most))
+
+    return BoundedResponse
 
 
 def post(
@@ -218,6 +258,7 @@ def post(
     kind = HTTPConnection if tls is None else HTTPSConnection
     address = parts.hostname or "", parts.port or kind.default_port
     connection = kind(*address)
+    connection.response_class = _response_of(most + 1)
     try:
         with connected(address, tls, seconds, connect) as connection.sock:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
