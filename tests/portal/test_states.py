@@ -44,6 +44,7 @@ FRAME = {"me", "list_step_up_methods", "get_tenant"}
 NAMES_ONLY = {
     (path, "list_members")
     for path in (
+        "/approvals",
         "/audit",
         "/audit/{id}",
         "/keys",
@@ -70,10 +71,12 @@ NOT_SAID = {
 }
 """Pages and reads whose failure removes a part of the page without a message."""
 EMPTY: Mapping[str, tuple[str, ...]] = {
+    "/search": ("Nothing found",),
     "/operator": ("No named operators",),
     "/operator/tenants": ("No tenants yet",),
     "/operator/tenants/{id}": ("No members",),
     "": ("First steps", "Nothing yet", "No active key"),
+    "/notices": ("Nothing needs attention",),
     "/keys": ("No keys yet",),
     "/keyrings": ("No keyrings here",),
     "/api-keys": ("No API keys yet",),
@@ -83,6 +86,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/webhooks": ("No webhooks yet",),
     "/webhooks/{webhook}": ("There is no such webhook",),
     "/team": ("No member matches", "No open invitations"),
+    "/approvals": ("No request waits", "Nothing has ended yet"),
     "/billing": ("No invoices yet",),
     "/keys/{algorithm}/{version}": ("There is no such key",),
     "/api-keys/{version}": ("There is no such API key",),
@@ -93,10 +97,13 @@ NOTHING_TO_LIST = {
     "/keys/import",
     "/security",
     "/security/enroll",
+    "/security/passkey",
     "/operator/sign-in",
     DEMO.path,
 } | {each.path for each in PAGES if each.is_public}
 """Pages without a list that can be empty: one has at least the present session."""
+QUERIES = {"/search": b"q=checkout"}
+"""The queries of pages that read nothing without one."""
 ALL = (*PAGES, DEMO)
 SIGN_INS = {"/sign-in": {"login"}, "/operator/sign-in": {"operator_login"}}
 """Operations of forms that are no ``ui.form``."""
@@ -173,7 +180,7 @@ class Service:
             "type": "http",
             "method": "GET",
             "path": ROOT + page.path,
-            "query_string": b"",
+            "query_string": QUERIES.get(page.path, b""),
             "headers": [(b"host", b"keep.example.org")],
             "client": ("127.0.0.1", 1),
             "scheme": "http",
@@ -203,9 +210,16 @@ def _with_details(api_keys: Any) -> Any:
     return structs.replace(api_keys, max_overlap_seconds=3600)
 
 
+def _closed(notices: Any) -> Any:
+    """Return the list of notices, each of them closed, as ``state=closed`` returns it."""
+    closed = (structs.replace(each, closed_at=each.raised_at) for each in notices.notices)
+    return structs.replace(notices, notices=tuple(closed))
+
+
 IN_FULL: Mapping[str, Callable[[Any], Any]] = {
     "list_tenants": _in_full,
     "list_api_keys": _with_details,
+    "list_notices": _closed,
 }
 """Responses for pages whose row's example has too little."""
 

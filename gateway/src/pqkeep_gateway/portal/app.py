@@ -346,7 +346,7 @@ class PageResource:
             me, step_up, tenant = (section.data for section in sections)
         return {
             "me": me,
-            "unseen": unseen.data.unseen if unseen.data else 0,
+            "unseen": unseen,
             "step_up": step_up,
             "tenant": tenant,
             "is_operator": caller is Credential.OPERATOR,
@@ -366,7 +366,7 @@ class PageResource:
     async def _render(self, template: str, page: Page | None, **content: object) -> bytes:
         around = {
             "me": None,
-            "unseen": 0,
+            "unseen": Section(),
             "step_up": None,
             "tenant": None,
             "is_operator": False,
