@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from uuid import uuid4
 
@@ -11,14 +12,20 @@ import sqlalchemy as sa
 from gateway.tests.world import ATTRIBUTION, HERE, PASSWORD, ROUNDS, World
 
 from pqkeep_gateway.access.callers import Role
+from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.principals import OperatorPrincipal
+from pqkeep_gateway.notices import Details, NoticeKind
 from pqkeep_gateway.people.challenges import Factor, SecondFactorRequiredError
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import SteppedUp
+from pqkeep_gateway.storage.notices import open_notice
 from pqkeep_gateway.storage.schema import (
     IDENTITIES,
     METADATA,
+    NOTICE_MAIL_REFUSALS,
+    NOTICE_VIEWS,
+    NOTICES,
     PASSKEYS,
     SPENT_REFRESH_TOKENS,
     TABLES_OF_USER,
@@ -97,6 +104,14 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
             "created_at_us": 1,
         }
         await connection.execute(sa.insert(PASSKEYS).values(user_id=person.user, **passkey))
+        await connection.execute(sa.insert(NOTICE_MAIL_REFUSALS).values(user_id=person.user))
+        now = date_of(time.time())
+        await open_notice(
+            connection, world.tenant.id, NoticeKind.FACTOR_REMOVED, "", Details(at=now), now
+        )
+        notice = (await connection.execute(sa.select(NOTICES.c.id))).scalars().first()
+        view = {"notice_id": notice, "seen_at_us": 1}
+        await connection.execute(sa.insert(NOTICE_VIEWS).values(user_id=person.user, **view))
 
     async def rows() -> dict[str, int]:
         counts = {}
