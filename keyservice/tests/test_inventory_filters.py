@@ -17,7 +17,7 @@ from pqkeep_keyservice.storage.inventory import find_inventory
 from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import LEGACY, Algorithm
 from pqkeep_protocol.audit import InventorySort, ListInventory
-from pqkeep_protocol.keys import KeyringName, KeyStatus, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import KeyPosition
 
 if TYPE_CHECKING:
@@ -207,6 +207,6 @@ async def test_filters_orders_and_pages_are_those_of_the_rows(database: Database
             assert await ask(**asked, offset=len(whole)) == ([], len(whole), False)
     everything = [key.name for key in sorted(made, key=lambda key: key.name)]
     after = KeyPosition(
-        Algorithm(everything[4][1]), everything[4][2], KeyringName(everything[4][0])
+        Algorithm(everything[4][1]), KeyVersion(everything[4][2]), KeyringName(everything[4][0])
     )
     assert await ask(after=after, limit=3) == (everything[5:8], len(everything), True)

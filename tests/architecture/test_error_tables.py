@@ -33,6 +33,7 @@ INTERNAL = frozenset(
         "ContractChangedError",
         "DuplicateNoticeError",
         "InvalidAddressError",
+        "InvalidFilterError",
         "InvalidInventoryError",
         "InvalidProviderResponseError",
         "InvalidValueError",
