@@ -1,7 +1,7 @@
 """/api/v1/search: finds things by a part of their name, for people and operators.
 
-A search reads at most MAX_SCANNED API keys and records, and returns a few of each kind. It leaves no
-record, and finds only what the caller's other permissions show.
+A search reads at most the newest 10,000 API keys and records, and returns a few of each kind. It
+leaves no record, and finds only things that the caller's other permissions show.
 """
 
 import asyncio
