@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 
 from pqkeep_keyservice.audit import service as audit_service
+from pqkeep_keyservice.ledger import search
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import (
@@ -34,17 +35,21 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 TENANT = TenantId(UUID(int=7))
 CONTEXT = b"pqkeep/v1/audit-statement"
-MANY = 12_000
+SCANNED = 1_000
+MANY = 1_200
 
 
 @pytest.fixture
-async def size(service: InProcessService, attribution: Attribution) -> int:
+async def size(
+    service: InProcessService, attribution: Attribution, monkeypatch: pytest.MonkeyPatch
+) -> int:
     """Write a log that is longer than one search reads, and sign it."""
+    monkeypatch.setattr(search, "MAX_SCANNED", SCANNED)
     usual = NewRecord(TENANT, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     records = [
         usual._replace(
-            principal="q" if n % 3_000 == 0 else "p",
-            outcome="key-not-found" if n % 4_000 == 0 else "success",
+            principal="q" if n % 300 == 0 else "p",
+            outcome="key-not-found" if n % 400 == 0 else "success",
         )
         for n in range(MANY)
     ]
@@ -85,10 +90,10 @@ async def test_statements_cover_the_log(
         if key.algorithm is Algorithm.ML_DSA_65
     }
     for query, ids in (
-        (ListRecords(tenant=TENANT, principal="q"), [1, 3001, 6001, 9001]),
-        (ListRecords(tenant=TENANT, outcome=REFUSED), [1, 4001, 8001]),
+        (ListRecords(tenant=TENANT, principal="q"), [1, 301, 601, 901]),
+        (ListRecords(tenant=TENANT, outcome=REFUSED), [1, 401, 801]),
         (ListRecords(tenant=TENANT, operations=("rotate-key",)), []),
-        (ListRecords(tenant=INSTALLATION, outcome=REFUSED), [1, 4001, 8001]),
+        (ListRecords(tenant=INSTALLATION, outcome=REFUSED), [1, 401, 801]),
     ):
         found, after = [], 0
         for part in await parts_of(service, attribution, query, size, 3):
