@@ -72,6 +72,7 @@ MACS = frozenset(
         "registrations.mac",
         "password_resets.mac",
         "approvals.mac",
+        "webhook_deliveries.mac",
         "webhooks.mac",
         "passkeys.mac",
     }

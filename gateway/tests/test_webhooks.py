@@ -428,6 +428,23 @@ async def test_failing_receivers_do_not_starve_a_good_one(
     assert good.name == "on-call"
 
 
+@pytest.mark.threat("accounts-database-writer")
+async def test_a_forged_message_is_not_signed(gateways: Gateways) -> None:
+    """A message that was written or changed without the pepper is not sent; the next one is."""
+    with receiving() as receiver:
+        webhook = await gateways.add(receiver.url)
+        await gateways.publish(text="changed")
+        gateways.now += 1
+        await gateways.publish(text="true")
+        changed, _ = await gateways.deliveries(webhook)
+        forged = sa.update(WEBHOOK_DELIVERIES).where(WEBHOOK_DELIVERIES.c.id == changed.id)
+        async with transaction(gateways.engine) as connection:
+            await connection.execute(forged.values(body='{"type":"key-destruction"}'))
+        await gateways.delivery().send()
+    assert [b"true" in received.body for received in receiver.requests] == [True]
+    assert {sent.state for sent in await gateways.deliveries(webhook)} == {DeliveryState.DELIVERED}
+
+
 async def _copy(gateways: Gateways, webhook: Webhook, count: int) -> None:
     """Copy a webhook and its message, with other ids and valid MACs."""
     async with transaction(gateways.engine) as connection:
@@ -435,7 +452,7 @@ async def _copy(gateways: Gateways, webhook: Webhook, count: int) -> None:
         sent = (await connection.execute(sa.select(WEBHOOK_DELIVERIES))).mappings().all()
         hook = next(dict(row) for row in hooks if row["id"] == webhook.id)
         message = next(dict(row) for row in sent if row["webhook_id"] == webhook.id)
-        del hook["mac"]
+        del hook["mac"], message["mac"]
         for number in range(count):
             name = uuid4()
             new = {**hook, "id": name, "name": f"hung-{number}"}

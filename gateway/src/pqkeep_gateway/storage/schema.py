@@ -663,6 +663,7 @@ WEBHOOK_DELIVERIES = Table(
     Column("next_attempt_at_us", BigInteger, nullable=True),
     Column("status", Integer, nullable=True),
     Column("problem", String(32), nullable=True),
+    mac_column("webhook_deliveries", "id", "webhook_id", "kind", "body", "created_at_us"),
     Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at_us"),
 )
 """Messages to webhooks. ``status`` and ``problem``: of the last attempt. ``next_attempt_at_us``:

@@ -420,7 +420,6 @@ async def _next(
         "next_attempt_at_us": None,
     }
     await connection.execute(expire.values(expired))
-    found = None
     if is_authentic(connection, WEBHOOKS, row):
         oldest = sa.select(columns.id).where(waits, columns.next_attempt_at_us <= at)
         oldest = oldest.order_by(columns.next_attempt_at_us, columns.created_at_us).limit(1)
@@ -430,9 +429,11 @@ async def _next(
             .values(attempts=columns.attempts + 1, attempted_at_us=at)
             .returning(WEBHOOK_DELIVERIES)
         )
-        found = (await connection.execute(attempt)).one_or_none()
-    if found is not None:
-        return Due(_webhook(row), _delivery(found, body=found.body), held_until)
+        while (found := (await connection.execute(attempt)).one_or_none()) is not None:
+            if is_authentic(connection, WEBHOOK_DELIVERIES, found):
+                return Due(_webhook(row), _delivery(found, body=found.body), held_until)
+            forged = sa.delete(WEBHOOK_DELIVERIES).where(columns.id == found.id)
+            await connection.execute(forged)  # the gateway would sign it
     next_time = await _next_time(connection, row.id, row.paused_until_us)
     if next_time is not None and next_time <= at:
         next_time = None  # the row is not authentic

@@ -502,5 +502,6 @@ def _create_webhooks() -> None:
         sa.Column("next_attempt_at_us", sa.BigInteger, nullable=True),
         sa.Column("status", sa.Integer, nullable=True),
         sa.Column("problem", sa.String(32), nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
         sa.Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at_us"),
     )
