@@ -13,7 +13,7 @@ from keyservice.tests.test_key_import import made_elsewhere, wrap
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.rules import RuleSet
-from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
+from pqkeep_protocol.algorithms import DIGEST_SIZE, Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.audit import AnyAuditRequest, ListInventory, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
@@ -204,6 +204,20 @@ async def test_a_rule_denies_its_uses_and_no_reading(caller: Caller, sql: Sql) -
     assert [await caller.kind(request) for request in reads] == [None] * len(reads)
     denied = [row for row in sql(RECORDS) if row[1] == DENIED.value]
     assert [row[2] for row in denied] == [use for use in writes for _ in writes[use]]
+
+
+async def test_a_rule_denies_sign_hash_with_one_hash_function(caller: Caller) -> None:
+    """A digest of SHA-256 is denied with its own use; the others, and the message itself, are not."""
+    await caller.put(
+        algorithms=(SIGNATURE,), uses=(RuleUse.SIGN_SHA_256,), deny_from=seconds() - DAY
+    )
+    for function, size in DIGEST_SIZE.items():
+        request = SignHash(
+            **caller.key(SIGNATURE), version=None, hash_algorithm=function, digest=bytes(size)
+        )
+        expected = DENIED if function is HashAlgorithm.SHA_256 else None
+        assert await caller.kind(request) is expected
+    assert await caller.kind(Sign(**caller.key(SIGNATURE), version=None, **MESSAGE)) is None
 
 
 async def test_a_warning_is_in_the_result_and_in_the_record(

@@ -14,10 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pqkeep_keyservice.keys.rules import RuleSet
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.rules import MAX_RULES, USE_OF, Rule, RuleException, RuleUse, rules_of
+from pqkeep_protocol.rules import (
+    MAX_RULES,
+    SIGN_HASH_USES,
+    USE_OF,
+    WHOLE_USES,
+    Rule,
+    RuleException,
+    RuleUse,
+    rules_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +67,22 @@ def level(
     return "denied" if assessed.is_denied else "warned"
 
 
+def test_a_rule_ends_sign_hash_with_one_hash_function() -> None:
+    """Other hash functions and other forms of signing go on; `sign` covers each of its parts."""
+    key = Algorithm.ML_DSA_87
+    part = rule(algorithms=(key,), uses=(RuleUse.SIGN_SHA_256,), deny_from=MIDNIGHT)
+    found = rules(part)
+    for use in RuleUse:
+        expected = "denied" if use is RuleUse.SIGN_SHA_256 else "none"
+        assert level(found, MIDNIGHT, use=use, algorithm=key) == expected
+    assert not found.is_ended("default", key, {RuleUse.SIGN}, MIDNIGHT)
+    whole = rules(rule(algorithms=(key,), uses=(RuleUse.SIGN,), deny_from=MIDNIGHT))
+    for use in SIGN_HASH_USES.values():
+        assert level(whole, MIDNIGHT, use=use, algorithm=key) == "denied"
+    assert not whole.is_weaker_than(found, MIDNIGHT)
+    assert found.is_weaker_than(whole, MIDNIGHT)
+
+
 def test_a_rule_ends_its_algorithms_and_uses_and_no_others() -> None:
     """Of all pairs, only the rule's own algorithm and use are denied."""
     found = rules(rule(uses=(RuleUse.WRAP,), deny_from=MIDNIGHT))
@@ -78,7 +103,8 @@ def test_every_operation_that_makes_data_or_keys_has_a_use() -> None:
     }
     of_algorithms = {operation for spec in ALGORITHMS.values() for operation in spec.operations}
     assert USE_OF.keys() == of_algorithms - {Operation(name) for name in changes | reading}
-    assert set(USE_OF.values()) == set(RuleUse)
+    assert set(USE_OF.values()) == set(WHOLE_USES)
+    assert SIGN_HASH_USES.keys() == set(HashAlgorithm)
 
 
 def test_dates_hold_to_the_instant() -> None:

@@ -288,15 +288,17 @@ def test_a_profile_makes_its_rules(tenant: Caller, owner: Caller) -> None:
         ("eu-hybrid", {"X-Wing", "Composite-ML-DSA", "HMAC-SHA-256", "HMAC-SHA-512"}),
     ):
         rules = profiles[profile]["rules"]
-        assert not allowed & {name for rule in rules for name in rule["algorithms"]}
-        assert {rule["successor"] for rule in rules} <= allowed
+        whole = [rule for rule in rules if "sign" in rule["uses"]]
+        assert not allowed & {name for rule in whole for name in rule["algorithms"]}
+        assert {rule["successor"] for rule in whole} <= allowed
     body = {"profile": "cnsa-2.0", "warn_from": text(SINCE), "deny_from": text(LATER)}
     for _ in range(2):  # a repetition changes nothing
         response = owner.ask_proven("PUT", PATH, body)
         assert response.is_success, response.text
         put_rules = response.json()["data"]["rules"]
         assert [
-            {key: rule[key] for key in ("name", "algorithms", "successor")} for rule in put_rules
+            {key: rule[key] for key in ("name", "algorithms", "uses", "successor")}
+            for rule in put_rules
         ] == sorted(profiles["cnsa-2.0"]["rules"], key=lambda rule: rule["name"])
         assert {(rule["warn_from"], rule["deny_from"]) for rule in put_rules} == {
             (text(SINCE), text(LATER))

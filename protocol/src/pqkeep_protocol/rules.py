@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.keys import RecordedName
 
 MAX_RULES = 50
@@ -33,10 +33,31 @@ class RuleUse(StrEnum):
     WRAP = "wrap"
     GENERATE_DATA_KEY = "generate-data-key"
     SIGN = "sign"
-    """Every form of signing."""
+    """Every form of signing, with every hash function."""
     COMPUTE_MAC = "compute-mac"
     GENERATE_KEY = "generate-key"
     """Generate, import and rotate."""
+    SIGN_SHA_256 = "sign-hash-sha-256"
+    """Sign a digest of SHA-256: a part of SIGN, as the next two."""
+    SIGN_SHA_384 = "sign-hash-sha-384"
+    SIGN_SHA_512 = "sign-hash-sha-512"
+
+
+SIGN_HASH_USES: Mapping[HashAlgorithm, RuleUse] = {
+    HashAlgorithm.SHA_256: RuleUse.SIGN_SHA_256,
+    HashAlgorithm.SHA_384: RuleUse.SIGN_SHA_384,
+    HashAlgorithm.SHA_512: RuleUse.SIGN_SHA_512,
+}
+"""The use of SIGN_HASH with each hash function."""
+PARTS_OF_SIGN = frozenset(SIGN_HASH_USES.values())
+WHOLE_USES = tuple(use for use in RuleUse if use not in PARTS_OF_SIGN)
+"""All uses, without the parts of SIGN."""
+
+
+def ended_uses(uses: Iterable[RuleUse]) -> frozenset[RuleUse]:
+    """Return uses with their parts: SIGN has every SIGN_HASH_USES."""
+    found = frozenset(uses)
+    return found | PARTS_OF_SIGN if RuleUse.SIGN in found else found
 
 
 USE_OF: Mapping[Operation, RuleUse] = {
@@ -81,9 +102,7 @@ class Rule(Struct, frozen=True, array_like=True):
         Meta(min_length=1, max_length=MAX_RULE_KEYRINGS),
     ] = (ALL_KEYRINGS,)
     """Names, and prefixes that end in ``*``. Only ``*`` covers public keys of other owners."""
-    uses: Annotated[tuple[RuleUse, ...], Meta(min_length=1, max_length=len(RuleUse))] = tuple(
-        RuleUse
-    )
+    uses: Annotated[tuple[RuleUse, ...], Meta(min_length=1, max_length=len(RuleUse))] = WHOLE_USES
     successor: Algorithm | None = None
     """The algorithm of new keys that the schedule makes after ``deny_from``."""
     warn_from: Instant | None = None

@@ -288,7 +288,9 @@ class ProfileRule:
     name: str
     algorithms: tuple[str, ...]
     """The algorithms that the rule ends."""
-    successor: str
+    uses: tuple[str, ...]
+    """The uses that the rule ends."""
+    successor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ def test_rules(command: Command) -> None:
     """Rules, profiles and previews are shown to people and to programs."""
     assert json.loads(command("--output", "json", "rules", "list").out) == {"rules": [], "total": 0}
     profiles = command("rules", "profiles").out.decode()
-    assert profiles.split()[:3] == ["RULE", "ENDS", "SUCCESSOR"]
+    assert profiles.split()[:4] == ["RULE", "ENDS", "USES", "SUCCESSOR"]
     assert "cnsa-2.0.mac" in profiles
     of = ("--output", "json", "rules")
     listed = json.loads(command(*of, "profiles").out)["profiles"]

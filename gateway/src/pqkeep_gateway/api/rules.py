@@ -39,9 +39,11 @@ from pqkeep_protocol.rules import (
     MAX_RULE_EXCEPTIONS,
     MAX_RULE_KEYRINGS,
     RULE_KEYRING,
+    WHOLE_USES,
     Rule,
     RuleException,
     RuleUse,
+    ended_uses,
 )
 
 T = TypeVar("T")
@@ -65,7 +67,9 @@ class Replacement(NamedTuple):
     """The end of the rule's name."""
     algorithms: tuple[Algorithm, ...]
     """The algorithms that it ends."""
-    successor: Algorithm
+    successor: Algorithm | None
+    uses: tuple[RuleUse, ...] = WHOLE_USES
+    """The uses that it ends, if the request does not exclude them."""
 
 
 _SLH_DSA = (
@@ -76,7 +80,7 @@ _SLH_DSA = (
 )
 PROFILES: Mapping[Profile, tuple[str, tuple[Replacement, ...]]] = {
     Profile.CNSA_2_0: (
-        "CNSA 2.0 of the NSA: ML-KEM-1024, ML-DSA-87, HMAC with SHA-512, and XAES-256-GCM.",
+        "CNSA 2.0 of the NSA: ML-KEM-1024, ML-DSA-87, HMAC and digests with SHA-512, XAES-256-GCM.",
         (
             Replacement("kem", (Algorithm.ML_KEM_768, Algorithm.X_WING), Algorithm.ML_KEM_1024),
             Replacement(
@@ -84,6 +88,7 @@ PROFILES: Mapping[Profile, tuple[str, tuple[Replacement, ...]]] = {
                 (Algorithm.ML_DSA_65, Algorithm.COMPOSITE_ML_DSA, *_SLH_DSA),
                 Algorithm.ML_DSA_87,
             ),
+            Replacement("hash", (Algorithm.ML_DSA_87,), None, (RuleUse.SIGN_SHA_256,)),
             Replacement("mac", (Algorithm.HMAC_SHA_256,), Algorithm.HMAC_SHA_512),
         ),
     ),
@@ -231,12 +236,13 @@ KEYRINGS = _list_field(
 USES = _list_field(
     "uses",
     "What the rule ends. Left out: everything that makes new data or new keys. `sign` has every"
-    " form of signing; `generate-key` has import and rotation.",
+    " form of signing, `sign-hash-sha-256` only that of such a digest; `generate-key` has import"
+    " and rotation.",
     [RuleUse.ENCRYPT, RuleUse.GENERATE_KEY],
     {"type": "string", "enum": list(RuleUse)},
     _use,
     at_most=len(RuleUse),
-).or_default(tuple(RuleUse))
+).or_default(WHOLE_USES)
 SUCCESSOR = choice_field(
     "successor",
     "The algorithm to use instead, of the same kind. Scheduled rotations use it after `deny_from`.",
@@ -270,7 +276,7 @@ EXCEPTIONS = _list_field(
 PROFILE = choice_field(
     "profile",
     "The profile with the rules to put. Each rule's name is the profile's, a dot and `kem`,"
-    " `signature` or `mac`.",
+    " `signature`, `hash` or `mac`.",
     tuple(Profile),
     Profile.CNSA_2_0,
 )
@@ -336,7 +342,8 @@ class ProfileRuleData(Data, frozen=True, kw_only=True):
     algorithms: Annotated[
         tuple[Algorithm, ...], Meta(description="The algorithms that the rule ends.")
     ]
-    successor: Algorithm
+    uses: Annotated[tuple[RuleUse, ...], Meta(description="What the rule ends.")]
+    successor: Algorithm | None
 
 
 class ProfileData(Data, frozen=True, kw_only=True):
@@ -384,7 +391,7 @@ EXAMPLE = RuleData(
     name="cnsa-2.0.kem",
     algorithms=(Algorithm.ML_KEM_768, Algorithm.X_WING),
     keyrings=(ALL_KEYRINGS,),
-    uses=tuple(RuleUse),
+    uses=WHOLE_USES,
     successor=Algorithm.ML_KEM_1024,
     warn_from=timestamp(datetime(2026, 7, 1, tzinfo=UTC)),
     deny_from=timestamp(datetime(2027, 1, 1, tzinfo=UTC)),
@@ -417,20 +424,25 @@ def rules_of(
     deny_from: datetime | None,
     exceptions: tuple[RuleException, ...],
 ) -> tuple[Rule, ...]:
-    """Return the rules of a profile. Raises ValueError on contradictory dates."""
+    """Return the rules of a profile that end one of ``uses``.
+
+    Raises ValueError on contradictory dates.
+    """
+    asked = ended_uses(uses)
     _, replacements = PROFILES[profile]
     return tuple(
         Rule(
             f"{profile}.{replacement.kind}",
             replacement.algorithms,
             keyrings,
-            uses,
+            uses if replacement.uses == WHOLE_USES else replacement.uses,
             replacement.successor,
             warn_from,
             deny_from,
             exceptions,
         )
         for replacement in replacements
+        if asked.intersection(replacement.uses)
     )
 
 
@@ -583,7 +595,8 @@ class _Rules:
 
         Send `name` for an existing rule, `profile` for its rules, or `algorithms` for a new rule.
         Several are compared together, and a use counts for the first. The dates of a rule do not
-        count. A use is counted within seconds.
+        count. A use is counted within seconds, without the hash function of `sign-hash`: a rule
+        that ends one of them shows all.
         """
         profile, name, algorithms = call[_OF_PROFILE], call[_OF_RULE], call[_OF_ALGORITHMS]
         keyrings, uses = call[_OF_KEYRINGS], call[_OF_USES]
@@ -720,6 +733,7 @@ _PROFILES = ProfilesData(
                 ProfileRuleData(
                     name=f"{profile}.{replacement.kind}",
                     algorithms=replacement.algorithms,
+                    uses=replacement.uses,
                     successor=replacement.successor,
                 )
                 for replacement in replacements

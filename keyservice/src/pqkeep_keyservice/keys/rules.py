@@ -22,6 +22,7 @@ from pqkeep_protocol.rules import (
     RuleName,
     RuleNotice,
     RuleUse,
+    ended_uses,
     rules_text,
 )
 
@@ -82,7 +83,7 @@ class RuleSet:
             rules = self._of_use[algorithm, use] = tuple(
                 _prepared(rule)
                 for rule in self.rules
-                if algorithm in rule.algorithms and use in rule.uses
+                if algorithm in rule.algorithms and use in ended_uses(rule.uses)
             )
         caller, _, _ = principal.partition("/")
         strictest: Assessment | None = None
@@ -168,7 +169,7 @@ def covers(new: Rule, old: Rule, now: datetime) -> bool:
 
 def _differences(new: Rule, old: Rule, now: datetime) -> Iterator[bool]:
     yield set(old.algorithms) <= set(new.algorithms)
-    yield set(old.uses) <= set(new.uses)
+    yield ended_uses(old.uses) <= ended_uses(new.uses)
     yield all(_covers_keyrings(new.keyrings, pattern) for pattern in old.keyrings)
     yield _is_no_later(new.warn_from, old.warn_from)
     yield _is_no_later(new.deny_from, old.deny_from)

@@ -45,7 +45,7 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.audit_events import API_KEY, Outcome
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
-from pqkeep_protocol.rules import ALL_KEYRINGS, USE_OF, Rule, RuleUse
+from pqkeep_protocol.rules import ALL_KEYRINGS, PARTS_OF_SIGN, USE_OF, Rule, RuleUse
 
 HOUR_US = 3600 * 1_000_000
 KEPT_HOURS = 40 * 24
@@ -285,6 +285,8 @@ def _previewed(
 ) -> Iterator[Any]:
     """Yield the uses that a rule ends: of keys from the counts, and new keys from the records."""
     operations = {operation.value for operation, use in USE_OF.items() if use in rule.uses}
+    if PARTS_OF_SIGN.intersection(rule.uses):  # the hash function is not counted
+        operations.add(Operation.SIGN_HASH.value)
     if {RuleUse.ENCRYPT, RuleUse.WRAP} & set(rule.uses):
         operations.add(RE_ENCRYPT_TARGET)
     at_us = AUDIT_RECORDS.c.recorded_at_us

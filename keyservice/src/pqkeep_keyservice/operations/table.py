@@ -25,7 +25,7 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.messages import AnyRequest, KeyRequest
-from pqkeep_protocol.rules import USE_OF, RuleUse
+from pqkeep_protocol.rules import SIGN_HASH_USES, USE_OF, RuleUse
 
 Run = Callable[[Any, Context], OperationResult | Awaitable[OperationResult]]
 RunFromMemory = Callable[[Any, Context], OperationResult]
@@ -169,7 +169,10 @@ def context_in_memory(
         return None
     context.versions = versions
     if row.use is not None and rules_found is not None:
-        context.assess(rules_found, row.use, algorithm, request.keyring)
+        use = row.use
+        if isinstance(request, messages.SignHash):
+            use = SIGN_HASH_USES[request.hash_algorithm]
+        context.assess(rules_found, use, algorithm, request.keyring)
     return context
 
 

@@ -26,7 +26,12 @@ PREVIEW_COLUMNS = {
     "uses": "USES",
     "last_used_at": "LAST USED",
 }
-PROFILE_COLUMNS = {"name": "RULE", "algorithms": "ENDS", "successor": "SUCCESSOR"}
+PROFILE_COLUMNS = {
+    "name": "RULE",
+    "algorithms": "ENDS",
+    "uses": "USES",
+    "successor": "SUCCESSOR",
+}
 
 app = typer.Typer(
     name="rules",

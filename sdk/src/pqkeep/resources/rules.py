@@ -127,7 +127,8 @@ def _profiles(data: Data) -> tuple[RuleProfile, ...]:
                 ProfileRule(
                     name=rule.text("name"),
                     algorithms=rule.texts_or_none("algorithms") or (),
-                    successor=rule.text("successor"),
+                    uses=rule.texts_or_none("uses") or (),
+                    successor=rule.text_or_none("successor"),
                 )
                 for rule in profile.objects("rules")
             ),

@@ -18,7 +18,7 @@ from pqkeep_gateway.portal.views.algorithms import ABOUT, About
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import CURRENT, Algorithm
 from pqkeep_protocol.audit import MAX_INVENTORY_LISTED
-from pqkeep_protocol.rules import RuleUse
+from pqkeep_protocol.rules import WHOLE_USES, RuleUse
 
 DAYS = 30
 """The days in which uses are counted, as in the preview of a rule."""
@@ -227,6 +227,7 @@ async def _read(visit: Visit) -> Content:
         "profiles": [(name.value, text) for name, (text, _) in PROFILES.items()],
         "algorithms": [algorithm.value for algorithm in CURRENT],
         "uses": [use.value for use in RuleUse],
+        "whole_uses": [use.value for use in WHOLE_USES],
     }
 
 
