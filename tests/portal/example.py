@@ -66,6 +66,7 @@ BROWSERS = (
     "Mozilla/5.0 (iPhone; CPU iPhone OS 18_1 like Mac OS X) Version/18.1 Mobile Safari/604.1",
 )
 CAMPAIGN = "cards-2026"
+WEBHOOK = {"name": "on-call", "url": "https://hooks.northwind.example/pqkeep"}
 MESSAGE = "cGF0aWVudCByZWNvcmQgMjA5MQ=="
 HOURS = 30 * 24
 HOUR = 3600
@@ -98,6 +99,8 @@ def make(installation: Installation) -> Example:
     _make_people(installation, owner)
     _make_api_keys(owner)
     migrate(tenant, owner, KEYRINGS[0]["name"])
+    owner.post_proven("/webhooks", WEBHOOK, status=201)
+    _ask_approval(owner)
     for name, plan in OTHERS.items():
         other = operator.post("/tenants", {"name": name, "plan": plan}, status=201)
     operator.ask("PATCH", f"/tenants/{other['id']}", {"status": "suspended"})
@@ -185,6 +188,14 @@ def _make_api_keys(owner: Caller) -> None:
         made = owner.post_proven(path, fields, status=201)
     owner.ask_proven("DELETE", f"{path}/{made['version']}")
     owner.post_proven(f"{path}/rotate")
+
+
+def _ask_approval(owner: Caller) -> None:
+    """Require approval, and let a keyring's deletion wait for it."""
+    put = owner.ask_proven("PATCH", "/auth/organization", {"require_approval": True})
+    assert put.is_success, put.text
+    asked = owner.ask_proven("DELETE", f"/kms/keyrings/{KEYRINGS[1]['name']}")
+    assert asked.is_success, asked.text
 
 
 def _spread_counts(installation: Installation, tenant_id: str) -> None:

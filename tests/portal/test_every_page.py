@@ -61,11 +61,12 @@ class World:
     operator: Caller
     operator_key: str
     record: int
+    webhook: str
 
 
 @pytest.fixture(scope="module")
 def world(installation: Installation) -> World:
-    """Keys of every status, API keys, people, an invitation, a second session."""
+    """Keys of every status, API keys, people, an invitation, a webhook, a second session."""
     tenant = installation.new_tenant()
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -81,8 +82,10 @@ def world(installation: Installation) -> World:
     key = installation.ready["operator_key"]
     operator.post("/auth/operator", {"operator_key": key})
     migrate(tenant, owner, "default")
+    hook = {"name": "on-call", "url": "https://hooks.example.com/"}
+    webhook = owner.post_proven("/webhooks", hook, status=201)["id"]
     record = owner.get("/audit/records", operation="encrypt")["records"][0]["id"]
-    return World(owner, operator, key, record)
+    return World(owner, operator, key, record, webhook)
 
 
 @pytest.fixture
@@ -122,7 +125,7 @@ def _whose(page: Page) -> Credential | Role:
 
 def _url(page: Page, world: World) -> str:
     id_ = world.owner.tenant_id if page.is_operators else str(world.record)
-    values = {"algorithm": "Kyber768", "version": "1", "id": id_}
+    values = {"algorithm": "Kyber768", "version": "1", "id": id_, "webhook": world.webhook}
     path = re.sub(r"{(\w+)}", lambda found: values[found[1]], page.path)
     token = f"#{TOKENS[page.path]}{'0' * 40}" if page.path in TOKENS else ""
     return f"{ROOT}{path}{token}"

@@ -49,7 +49,7 @@ def test_pages_can_be_read_without_javascript(
     without = page.locator("noscript .notice")
     expect(without).to_be_visible()
     expect(without).to_contain_text("Without JavaScript you can only read these pages.")
-    expect(page.get_by_role("heading", name="Kyber768")).to_be_visible()
+    expect(page.get_by_role("link", name="default/Kyber768 v1")).to_be_visible()
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("heading", name="Audit log")).to_be_visible()
 

@@ -31,6 +31,15 @@ def tenant_id(installation: Installation) -> str:
 
 
 @pytest.fixture(scope="module")
+def webhook(installation: Installation, tenant_id: str) -> str:
+    """A webhook's id."""
+    hook = {"name": "on-call", "url": "https://hooks.example.com/"}
+    made = installation.person(tenant_id).post_proven("/webhooks", hook, status=201)
+    identifier: str = made["id"]
+    return identifier
+
+
+@pytest.fixture(scope="module")
 def cookies(installation: Installation, tenant_id: str) -> Mapping[Caller, dict[str, str]]:
     """The cookies of each visitor's browser."""
     operator = installation.caller(None)
@@ -43,9 +52,9 @@ def cookies(installation: Installation, tenant_id: str) -> Mapping[Caller, dict[
     return sent
 
 
-def _url(page: Page, tenant_id: str) -> str:
+def _url(page: Page, tenant_id: str, webhook: str) -> str:
     """Return the address of a page with an existing object."""
-    values = {"algorithm": "Kyber768", "version": "1"}
+    values = {"algorithm": "Kyber768", "version": "1", "webhook": webhook}
     is_tenant = page.path.startswith(OPERATOR_HOME)
     path = page.path.replace("{id}", tenant_id if is_tenant else "1")
     return ROOT + re.sub(r"{(\w+)}", lambda found: values[found[1]], path)
@@ -55,6 +64,7 @@ def _url(page: Page, tenant_id: str) -> str:
 def test_each_page_is_for_whom_the_access_table_says(
     installation: Installation,
     tenant_id: str,
+    webhook: str,
     cookies: Mapping[Caller, dict[str, str]],
     who: Caller,
 ) -> None:
@@ -63,7 +73,7 @@ def test_each_page_is_for_whom_the_access_table_says(
         base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
     ) as browser:
         for page in PAGES:
-            response = browser.get(_url(page, tenant_id))
+            response = browser.get(_url(page, tenant_id, webhook))
             said = f"{who}: {page.path}: {response.status_code}"
             if who is Credential.NONE and not page.is_public:
                 area = (
@@ -84,9 +94,9 @@ def test_each_page_is_for_whom_the_access_table_says(
 
 
 def test_the_pages_of_a_tenant_are_not_the_operators() -> None:
-    """The operator's navigation has the installation, its tenants and the audit log."""
+    """The operator's navigation has search, the installation, tenants and the audit log."""
     listed = [each.title for each in navigation(Credential.OPERATOR, PAGES)]
-    assert listed == ["Installation", "Tenants", "Audit log"]
+    assert listed == ["Search", "Installation", "Tenants", "Audit log"]
     for page in PAGES:
         for caller in CALLERS:
             assert not page.admits(caller) or may(caller, page.permission)
@@ -96,6 +106,7 @@ def test_the_pages_of_a_tenant_are_not_the_operators() -> None:
 def test_what_a_page_does_not_offer_is_refused_when_asked(
     installation: Installation,
     tenant_id: str,
+    webhook: str,
     cookies: Mapping[Caller, dict[str, str]],
     role: Role,
 ) -> None:
@@ -107,7 +118,7 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
         ) as browser:
             for page in PAGES:
                 if page.admits(who) and page.path:
-                    forms.update(_FORM.findall(browser.get(_url(page, tenant_id)).text))
+                    forms.update(_FORM.findall(browser.get(_url(page, tenant_id, webhook)).text))
     refused = [
         each
         for each in sorted(forms)
