@@ -100,7 +100,7 @@ def test_a_busy_tenant_is_shown_its_operations(
     newest = page.get_by_role("table").first.get_by_role("row").last
     assert newest.get_by_role("cell").nth(1).inner_text() == "3"
     expect(page.get_by_role("link", name="Kyber768")).to_be_visible()
-    expect(page.get_by_text("Your account has no authenticator app.")).to_be_visible()
+    expect(page.get_by_text("Your account has no second factor.")).to_be_visible()
     assert_accessible(page)
 
 
