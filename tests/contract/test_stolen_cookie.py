@@ -36,6 +36,7 @@ ALLOWED: Mapping[str, str] = {
     "restore_keyring": "destroys nothing, and the keyring can be deleted again",
     "see_notices": "says only that this person has seen them",
     "dismiss_notice": "is recorded, and the notice returns when its cause grows",
+    "change_first_day": "is only about a list on this person's overview",
     "change_notice_mail": "is only about mail to this person, and colleagues still get theirs",
     "confirm_mfa": "needs a code of the app whose enrollment needed a step-up",
     "disable_mfa": "needs a code of the factor that it removes",

@@ -40,6 +40,44 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
     assert [each in line for each, line in zip(said, lines, strict=True)] == [True] * 3
 
 
+def test_first_steps_tick_themselves_until_they_are_dismissed(
+    visit_as: SignedIn, installation: Installation
+) -> None:
+    """Each step follows the tenant's state, and one person hides the list for that person only."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner).open("/portal")
+    steps = page.get_by_role("region", name="First steps")
+
+    def done() -> list[bool]:
+        return ["(done)" in step for step in steps.locator(".step").all_inner_texts()]
+
+    tenant.post("/kms/keyrings", {"name": "first"}, status=201)  # the API key's first use
+    page.reload()
+    assert done() == [False, True, False, False, False]
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768", "keyring": "first"}, status=201)
+    installation.person(tenant.tenant_id)
+    page.reload()
+    assert done() == [True, True, False, True, False]
+    with page.expect_navigation():
+        steps.get_by_role("button", name="I keep it elsewhere").click()
+    assert done() == [True, True, False, True, True]
+    assert_accessible(page)
+    with page.expect_navigation():
+        steps.get_by_role("button", name="Hide this list").click()
+    expect(steps).to_have_count(0)
+    assert owner.get("/auth/me")["first_day"] == {"dismissed": True, "checkpoint_kept": True}
+    colleague = installation.person(tenant.tenant_id)
+    assert colleague.get("/auth/me")["first_day"] == {"dismissed": False, "checkpoint_kept": False}
+    assert 'id="first"' in get_page(colleague, "/portal").text
+    assert (
+        'id="first"'
+        not in get_page(installation.person(tenant.tenant_id, "viewer"), "/portal").text
+    )
+    shown = colleague.ask("PATCH", "/auth/me/first-day", {"dismissed": True})
+    assert shown.json()["data"] == {"dismissed": True, "checkpoint_kept": False}
+
+
 def test_the_overview_asks_for_each_thing_once(installation: Installation) -> None:
     """With any number of keyrings, a view leaves one record of a list."""
     tenant = installation.new_tenant()

@@ -134,6 +134,7 @@ class AuditEvent(StrEnum):
     END_SESSION = "end-session"
     ME = "me"
     CHANGE_ME = "change-me"
+    CHANGE_FIRST_DAY = "change-first-day"
 
     # Single sign-on
     SINGLE_SIGN_ON = "single-sign-on"

@@ -44,6 +44,15 @@ Email = Annotated[str, Meta(description="Unique, case-insensitive.")]
 Next = Annotated[str | UnsetType, Meta(description="Present if there are more: send it as after.")]
 
 
+class FirstDayData(Data, frozen=True, kw_only=True):
+    """What a person said about the list of the first day on the portal's overview."""
+
+    dismissed: Annotated[bool, Meta(description="Whether the overview leaves the list out.")]
+    checkpoint_kept: Annotated[
+        bool, Meta(description="Whether a checkpoint of the audit log is kept elsewhere.")
+    ]
+
+
 class UserData(Data, frozen=True, kw_only=True):
     """One person."""
 
@@ -59,6 +68,9 @@ class UserData(Data, frozen=True, kw_only=True):
         bool, Meta(description="Whether each sign-in without an app sends a code by e-mail.")
     ] = False
     passkeys: Annotated[int, Meta(ge=0, description="The number of the person's passkeys.")] = 0
+    first_day: Annotated[
+        FirstDayData | UnsetType, Meta(description="Only in the caller's own account.")
+    ] = UNSET
 
 
 class SignedInData(Data, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from pqkeep_gateway.api.people_fields import (
     SIGNED_IN,
     SIGNED_OUT,
     USER,
+    FirstDayData,
     SessionData,
     SessionsData,
     SignedOutData,
@@ -47,13 +48,20 @@ from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
 from pqkeep_gateway.storage.pages import PositionNotFoundError
 from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError, Session, SessionNotFoundError
-from pqkeep_gateway.storage.users import EmailTakenError, SqlUsers
+from pqkeep_gateway.storage.users import Account, EmailTakenError, SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 
 _TOKEN = token_field("The invitation's token.", "pqi_")
 _EMAIL_CODES = boolean_field(
     "email_codes", "Whether each sign-in without an app sends a code by e-mail.", example=True
 )
+_DISMISSED = boolean_field(
+    "dismissed", "Whether the overview leaves out the list of the first day.", example=True
+).optional()
+_CHECKPOINT_KEPT = boolean_field(
+    "checkpoint_kept", "Whether a checkpoint of the audit log is kept elsewhere.", example=True
+).optional()
+_FIRST_DAY = FirstDayData(dismissed=True, checkpoint_kept=True)
 _DETAILS = DETAILS.described("Whether to include the client that began each session.")
 _ID = cast(
     "Field[SessionId]",
@@ -145,7 +153,7 @@ def endpoints(
             permission=Permission.OWN_ACCOUNT,
             during_enrollment=True,
             field_codes=UNPROCESSABLE_FIELDS,
-            example=USER,
+            example=structs.replace(USER, first_day=_FIRST_DAY),
         ),
         Endpoint(
             method="PATCH",
@@ -158,6 +166,16 @@ def endpoints(
             field_codes=UNPROCESSABLE_FIELDS,
             example=structs.replace(USER, email_codes=True),
             errors=(MailDisabledError,),
+        ),
+        Endpoint(
+            method="PATCH",
+            path="/auth/me/first-day",
+            name="change_first_day",
+            handler=handlers.change_first_day,
+            permission=Permission.OWN_ACCOUNT,
+            fields=(_DISMISSED, _CHECKPOINT_KEPT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_FIRST_DAY,
         ),
         Endpoint(
             method="GET",
@@ -271,6 +289,17 @@ class _SignIn:
         await self._codes.choose(call.person, call.attribution, wanted=wanted)
         return await self._me(call.person)
 
+    async def change_first_day(self, call: ApiCall) -> FirstDayData:
+        """Dismiss the list of the first day, or tick its checkpoint, for the signed-in person.
+
+        A field that is left out keeps its value.
+        """
+        user = call.person.user
+        await self._users.save_first_day(
+            user, dismissed=call[_DISMISSED], checkpoint_kept=call[_CHECKPOINT_KEPT]
+        )
+        return _first_day(await self._users.get(user))
+
     async def list_sessions(self, call: ApiCall) -> SessionsData:
         """List the person's own sessions, the newest first."""
         person = call.person
@@ -301,7 +330,14 @@ class _SignIn:
             mfa_enabled=account.has_mfa,
             email_codes=account.email_codes,
             passkeys=account.passkeys,
+            first_day=_first_day(account),
         )
+
+
+def _first_day(account: Account) -> FirstDayData:
+    return FirstDayData(
+        dismissed=account.first_day_dismissed, checkpoint_kept=account.checkpoint_kept
+    )
 
 
 def _session(session: Session, current: SessionId) -> SessionData:

@@ -216,6 +216,8 @@ USERS = Table(
     Column("has_mfa", Boolean, nullable=False, default=False),
     Column("last_sign_in_at_us", BigInteger, nullable=True),
     Column("email_codes", Boolean, nullable=False, default=False),
+    Column("first_day_dismissed", Boolean, nullable=False, default=False),
+    Column("checkpoint_kept", Boolean, nullable=False, default=False),
     Column("codes_at_us", BigInteger, nullable=True),
     mac_column("users", "id", "tenant_id", "email", "email_key", "role"),
 )

@@ -75,6 +75,10 @@ class Account:
     """Whether the user chose a code by e-mail at each sign-in; without effect with an app."""
     must_have_mfa: bool = False
     """Whether the user's tenant requires a second factor."""
+    first_day_dismissed: bool = False
+    """Whether the user dismissed the list of the first day."""
+    checkpoint_kept: bool = False
+    """Whether the user said that a checkpoint of the audit log is kept elsewhere."""
     passkeys: int = 0
     """The number of the user's passkeys."""
     codes_at: datetime | None = None
@@ -142,6 +146,17 @@ class SqlUsers:
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
+
+    async def save_first_day(
+        self, user: UserId, *, dismissed: bool | None, checkpoint_kept: bool | None
+    ) -> None:
+        """Store what the user said about their first day. None keeps a value."""
+        stated = {"first_day_dismissed": dismissed, "checkpoint_kept": checkpoint_kept}
+        values = {name: value for name, value in stated.items() if value is not None}
+        if not values:
+            return
+        async with transaction(self._engine) as connection:
+            await connection.execute(sa.update(USERS).where(USERS.c.id == user).values(values))
 
     async def _find(self, condition: sa.ColumnElement[bool]) -> Account | None:
         async with read_transaction(self._engine) as connection:
@@ -248,6 +263,8 @@ def account_of(row: sa.Row[Any]) -> Account:
         row.totp_salt,
         has_mfa=bool(row.has_mfa),
         email_codes=bool(row.email_codes),
+        first_day_dismissed=bool(row.first_day_dismissed),
+        checkpoint_kept=bool(row.checkpoint_kept),
         must_have_mfa=requires_mfa(row),
         passkeys=row.passkeys,
         codes_at=None if row.codes_at_us is None else time_of(row.codes_at_us),

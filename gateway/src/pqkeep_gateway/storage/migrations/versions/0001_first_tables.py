@@ -131,6 +131,8 @@ def _create_people_tables() -> None:
         sa.Column("has_mfa", sa.Boolean, nullable=False),
         sa.Column("last_sign_in_at_us", sa.BigInteger, nullable=True),
         sa.Column("email_codes", sa.Boolean, nullable=False),
+        sa.Column("first_day_dismissed", sa.Boolean, nullable=False),
+        sa.Column("checkpoint_kept", sa.Boolean, nullable=False),
         sa.Column("codes_at_us", sa.BigInteger, nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
