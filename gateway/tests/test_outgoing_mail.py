@@ -7,6 +7,7 @@ from email.message import EmailMessage
 
 import pytest
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.outgoing_mail import (
     InvalidAddressError,
@@ -16,6 +17,7 @@ from pqkeep_gateway.outgoing_mail import (
     mailed_code,
     mailed_token,
     new_mail,
+    of_invitation,
 )
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -56,6 +58,21 @@ def test_mail_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> Non
     assert headers["To"] == TO
     assert headers["Auto-Submitted"] == "auto-generated"
     assert headers["Message-ID"].endswith("@example.org>")
+
+
+@pytest.mark.parametrize(
+    "name", ["Northwind Health", "Müller & Co. (Bern)", "evil.example", "a\nb"]
+)
+def test_an_invitation_says_to_what(name: str, pepper: Pepper) -> None:
+    """It names the inviter, the organization and the role, but no name that may be an address."""
+    about = of_invitation(name, Role.ADMIN)
+    mail = new_mail(MailKind.INVITATION, TO, NOW, timedelta(hours=1), "grace@example.com", about)
+    message = sent(mail, pepper)
+    text = message.get_content()
+    assert message.as_bytes().isascii()
+    assert "grace@example.com invites you" in text
+    assert "an admin, who manages keys" in text
+    assert (name in text) == (name[0] in "NM")
 
 
 @pytest.mark.parametrize(("kind", "credential"), TOKENS.items())

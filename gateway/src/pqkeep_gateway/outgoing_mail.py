@@ -15,6 +15,7 @@ from email.policy import SMTP
 from enum import StrEnum
 from uuid import UUID, uuid4
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
 
 MAX_EMAIL = 254
@@ -27,6 +28,16 @@ EMAIL_PATTERN = rf"^{_LOCAL}@{_LABEL}(\.{_LABEL})*$"
 must not begin with -, / or |: in arguments and aliases of mail programs these mark options, files
 and programs."""
 _EMAIL = re.compile(EMAIL_PATTERN)
+_is_plain_name = re.compile(r"(\w|[ &'(),+-]|\.(?=[ ,)]|\Z)){1,64}").fullmatch
+"""Matches names without addresses. Mail programs make links of addresses, and a stranger who signs
+up chooses both the name and the recipient."""
+ROLES: Mapping[Role, str] = {
+    Role.OWNER: "an owner, who can do everything",
+    Role.ADMIN: "an admin, who manages keys, API keys and members",
+    Role.DEVELOPER: "a developer, who uses and manages keys",
+    Role.VIEWER: "a viewer, who can read and not change",
+}
+"""The roles in words, as parts of a sentence."""
 
 
 def is_email(text: str) -> bool:
@@ -136,19 +147,19 @@ def compose(
     message["Date"] = mail.created_at
     message["Message-ID"] = f"<{mail.id}@{sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: prevents automatic replies
-    message.set_content(
-        text.format(
-            here=public_url.rstrip("/"),
-            inviter=mail.inviter,
-            about=mail.about,
-            at=_time(mail.created_at),
-            until=_time(mail.expires_at),
-            page=template.page,
-            endpoint=template.endpoint,
-            token="" if template.token is None else mailed_token(mail, template.token, pepper),
-            code=mailed_code(mail, pepper),
-        )
+    content = text.format(
+        here=public_url.rstrip("/"),
+        inviter=mail.inviter,
+        about=mail.about,
+        at=_time(mail.created_at),
+        until=_time(mail.expires_at),
+        page=template.page,
+        endpoint=template.endpoint,
+        token="" if template.token is None else mailed_token(mail, template.token, pepper),
+        code=mailed_code(mail, pepper),
     )
+    # A name may be beyond ASCII, and not every mail server takes eight bits.
+    message.set_content(content, cte="7bit" if content.isascii() else "quoted-printable")
     return message
 
 
@@ -183,7 +194,7 @@ at once, and tell the administrators of your organization.
 _TEMPLATES: Mapping[MailKind, _Template] = {
     MailKind.INVITATION: _Template(
         "You are invited to pqkeep",
-        "{inviter} invites you to join an organization on pqkeep at {here}.\n"
+        "{inviter} invites you to pqkeep at {here},\nto join {about}.\n"
         "To accept, choose a password:\n",
         CredentialKind.INVITATION,
         "invitation",
@@ -295,6 +306,13 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "portal, and send the failed messages again.\n",
     ),
 }
+
+
+def of_invitation(tenant_name: str, role: Role) -> str:
+    """Return what a person is invited to. A name that may hold an address is left out."""
+    is_shown = _is_plain_name(tenant_name) is not None
+    where = f'the organization "{tenant_name}"' if is_shown else "an organization"
+    return f"{where} as {ROLES[role]}"
 
 
 def of_key(algorithm: str, version: int, keyring: str, at: datetime) -> str:

@@ -11,7 +11,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail, of_invitation
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
@@ -84,7 +84,8 @@ class Invitations:
             raise EmailTakenError
         now = date_of(self._clock())
         name = OPERATOR if by.user is None else (await self._users.get(by.user)).user.email
-        mail = new_mail(MailKind.INVITATION, email, now, LIFETIME, name)
+        about = of_invitation(await self._store.tenant_name(tenant), role)
+        mail = new_mail(MailKind.INVITATION, email, now, LIFETIME, name, about)
         token = mailed_token(mail, CredentialKind.INVITATION, self._pepper)
         identifier = InvitationId(uuid4())
         invitation = Invitation(identifier, tenant, email, role, mail.expires_at, token)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.callers import Role
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import OutgoingMail
@@ -17,7 +18,7 @@ from pqkeep_gateway.storage.database import microseconds, read_transaction, time
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import authentic_row
-from pqkeep_gateway.storage.schema import INVITATIONS
+from pqkeep_gateway.storage.schema import INVITATIONS, TENANTS
 from pqkeep_gateway.storage.team import lock_team
 from pqkeep_gateway.storage.tenant_status import lock_tenant_to_add
 from pqkeep_gateway.storage.users import Account, EmailTakenError, User, add_user, email_key
@@ -105,6 +106,15 @@ class SqlInvitations:
             await connection.execute(sa.insert(INVITATIONS), row)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
+
+    async def tenant_name(self, tenant: TenantId) -> str:
+        """Return the name of a tenant. Raises TenantNotFoundError."""
+        query = sa.select(TENANTS.c.name).where(TENANTS.c.id == tenant)
+        async with read_transaction(self._engine) as connection:
+            name = (await connection.execute(query)).scalar_one_or_none()
+        if name is None:
+            raise TenantNotFoundError
+        return str(name)
 
     async def find(self, digest: bytes, now: datetime) -> TenantId | None:
         """Return the tenant of the pending invitation with a token digest, or None."""
