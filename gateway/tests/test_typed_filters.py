@@ -160,3 +160,21 @@ def test_an_export_computes_nothing() -> None:
     ]
     _, _, content = export.file("json")
     assert msgspec.json.decode(content)["rows"][0] == {"name": "=1+1", "uses": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("+1", "'+1"),
+        ("\t=1", "'\t'=1"),
+        (" =1", "' =1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("a;=1+1", "a;'=1+1"),
+        ("a; -1;b", "a;' -1;b"),
+        ("a-1;b=2", "a-1;b=2"),
+    ],
+)
+def test_names_are_no_formulas(name: str, cell: str) -> None:
+    """Full-width signs, and semicolons where they separate cells, begin no formula in CSV."""
+    content = lists.as_csv(["name"], [[name]])
+    assert list(csv.reader(io.StringIO(content.decode()))) == [["name"], [cell]]

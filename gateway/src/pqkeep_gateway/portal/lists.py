@@ -43,8 +43,9 @@ _UNITS = {
     "m": timedelta(days=30),
     "y": timedelta(days=365),
 }
-_FORMULA = "=+-@\t\r"
-"""The first characters of a cell that a spreadsheet would compute."""
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n])")
+"""The places in a cell before what a spreadsheet would compute. Where a comma separates decimals,
+it also begins a cell after a semicolon. Full-width signs count too."""
 
 
 class InvalidFilterError(Exception):
@@ -461,7 +462,7 @@ def _no_word(shown: str, kind: ListKind, *, is_not: bool) -> str:
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     """Return rows as CSV (RFC 4180), with a header.
 
-    A cell that a spreadsheet would compute as a formula gets a leading apostrophe.
+    What a spreadsheet would compute as a formula gets a leading apostrophe.
     """
     written = io.StringIO()
     writer = csv.writer(written)
@@ -471,9 +472,7 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def _cell(value: object) -> object:
-    if isinstance(value, str) and value.startswith(tuple(_FORMULA)):
-        return f"'{value}"
-    return "" if value is None else value
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
