@@ -204,9 +204,10 @@ def test_the_resolver_s_spellings_are_refused_too(host: str) -> None:
 
 @pytest.mark.threat("webhook-into-the-network")
 def test_a_public_address_of_this_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address of this host is refused, even if it counts as public."""
+    """Each address of this host is refused, even if it counts as public: also a further one."""
     monkeypatch.setattr(
         "pqkeep_gateway.delivery.public_addresses.NOT_PUBLIC", Networks(("10.0.0.0/8",))
     )
-    assert is_public("127.0.0.1")
-    assert not NOWHERE.allows("127.0.0.1")
+    for address in ("127.0.0.1", "127.0.0.2"):
+        assert is_public(address)
+        assert not NOWHERE.allows(address)

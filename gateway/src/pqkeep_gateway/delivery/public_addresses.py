@@ -114,9 +114,25 @@ def is_public(address: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether an address is one of this host. No packet is sent."""
+    """Return whether an address is one of this host. No packet is sent.
+
+    The kernel may connect to a further address of the host from the first one, but only an own
+    address can be bound. That says nothing where the kernel lets any address be bound.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect((address, 9))
-        return str(probe.getsockname()[0]) == address
+        if str(probe.getsockname()[0]) == address:
+            return True
+    return _can_bind(family, address) and not _can_bind(family, _NOT_OWN[family])
+
+
+_NOT_OWN = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses for documentation, which no host has."""
+
+
+def _can_bind(family: socket.AddressFamily, address: str) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.bind((address, 0))
+        return True
     return False
