@@ -25,6 +25,7 @@ RESOURCES = (
     "keyrings",
     "campaigns",
     "rules",
+    "webhooks",
     "tenants",
     "api_keys",
     "audit",
