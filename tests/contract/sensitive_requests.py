@@ -40,7 +40,7 @@ class Prepared:
     owner: Caller
     colleague: str
     webhook: str
-    approval: str = ""
+    approval: str
     """A request for approval by another owner, which waits."""
 
     def request(self, name: str) -> Request:
@@ -114,8 +114,7 @@ def prepare(
     approval = _asked(owner, new_person(tenant.tenant_id))
     if buys:
         owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
-    return Prepared(owner, colleague, webhook)
-    return Prepared(owner, colleague, approval)
+    return Prepared(owner, colleague, webhook, approval)
 
 
 def _asked(owner: Caller, other: Caller) -> str:
