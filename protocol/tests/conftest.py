@@ -13,7 +13,16 @@ from msgspec import Struct, structs
 
 from pqkeep_protocol.administration import AnyAdministrationRequest, AnyAdministrationResult
 from pqkeep_protocol.algorithms import MU_SIZE, Algorithm
-from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult, Digest, ListUses
+from pqkeep_protocol.audit import (
+    MAX_INVENTORY_LISTED,
+    AnyAuditRequest,
+    AnyAuditResult,
+    Digest,
+    FindEvidence,
+    InventorySort,
+    ListInventory,
+    ListUses,
+)
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     TO_KEY_SERVICE,
@@ -177,6 +186,18 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:
         nothing = {"keyring": st.none(), "version": st.none()}
         some = {"keyring": st.just(DEFAULT_KEYRING), "version": _versions}
         return st.builds(kind, **fields | nothing) | st.builds(kind, **fields | some)
+    if kind is ListInventory:
+        fields["limit"] = st.integers(1, MAX_INVENTORY_LISTED)
+        by_name = {"sort": st.just(InventorySort.NAME), "is_descending": st.just(value=False)}
+        anywhere = {"after": st.none()}
+        return st.builds(kind, **fields | by_name) | st.builds(kind, **fields | anywhere)
+    if kind is FindEvidence:
+        fields |= {"after": st.integers(0, 2**31), "size": st.integers(2**31 + 1, 2**63 - 1)}
+        return fields["query"].flatmap(
+            lambda query: st.builds(
+                kind, **fields | {"tenant": st.just(query.tenant), "query": st.just(query)}
+            )
+        )
     if not issubclass(kind, KeyRequest) or "public_key" not in fields:
         return st.builds(kind, **fields)
     own: dict[str, SearchStrategy[Any]] = {"public_key": st.none()}
