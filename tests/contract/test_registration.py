@@ -44,7 +44,9 @@ def test_an_e_mail_leads_to_a_tenant(
     assert not stranger.client.cookies
     fields = {"token": installation.mailbox.token(email, "registration"), "name": name}
     user = stranger.post("/auth/confirm-registration", {**fields, "password": password}, status=201)
-    assert stranger.get("/auth/me") == user
+    me = stranger.get("/auth/me")
+    assert me.pop("first_day") == {"dismissed": False, "checkpoint_kept": False}
+    assert me == user
     assert (user["email"], user["role"]) == (email, "owner")
     tenant = stranger.get(f"/tenants/{user['tenant_id']}")
     assert (tenant["name"], tenant["plan"]) == (name, "free")

@@ -84,6 +84,9 @@ def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.R
         version=9,
         key_version=9,
         id=id_,
+        webhook=id_,
+        delivery=id_,
+        kind="key-old",
         name="nothing",
         source="nothing",
     )

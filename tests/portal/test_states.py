@@ -75,7 +75,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/operator": ("No named operators",),
     "/operator/tenants": ("No tenants yet",),
     "/operator/tenants/{id}": ("No members",),
-    "": ("First steps", "Nothing yet", "No active key"),
+    "": ("Nothing yet", "No active key"),
     "/notices": ("Nothing needs attention",),
     "/keys": ("No keys yet",),
     "/keyrings": ("No keyrings here",),

@@ -207,7 +207,7 @@ def _invite(page: Page, app: Authenticator, email: str) -> None:
     page.get_by_role("link", name="Team").click()
     page.get_by_role("button", name="Invite a member").click()
     page.locator("#invite-email").fill(email)
-    page.get_by_label("Role").select_option("viewer")
+    page.get_by_role("dialog").get_by_label("Role").select_option("viewer")
     page.get_by_role("button", name="Invite", exact=True).click()
     _confirm(page, app)
     expect(page.get_by_role("cell", name=email, exact=True)).to_be_visible()
