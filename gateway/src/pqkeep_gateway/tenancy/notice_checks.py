@@ -41,6 +41,8 @@ MOST_NOTED = 10_000
 """Tenants with an event that wait for their check. Others are due in PERIOD anyway."""
 NEW_CHECKS = 500
 """Checks that are added at once for tenants without one."""
+SETTLE_SECONDS = 2.0
+"""The longest wait of a list for a check that has begun."""
 HOURS = 24
 _HOUR_SECONDS = 3600
 _ATTRIBUTION = Attribution("", "gateway", "")
@@ -72,6 +74,8 @@ class NoticeChecks:
         self._clock = clock
         self._noted: dict[TenantId, None] = {}
         """In order of their events."""
+        self._begun: dict[TenantId, asyncio.Event] = {}
+        """The noted tenants whose check has begun here. The event is its end."""
         self._wake = asyncio.Event()
 
     def note(self, tenant: TenantId) -> None:
@@ -105,12 +109,13 @@ class NoticeChecks:
         await self._report_refused()
         now = date_of(self._clock())
         noted = list(self._noted)[: AT_ONCE // 2]  # so that events do not delay other tenants
-        claimed = list(await self._store.claim(noted, now)) if noted else []
-        for tenant in claimed:
-            self._noted.pop(tenant, None)
-        claimed += await self._store.claim_due(AT_ONCE - len(claimed), now)
-        failed: list[TenantId] = []
+        self._begun |= {tenant: asyncio.Event() for tenant in noted if tenant not in self._begun}
+        claimed: list[TenantId] = []
         try:
+            claimed += await self._store.claim(noted, now) if noted else ()
+            for tenant in claimed:
+                self._noted.pop(tenant, None)
+            claimed += await self._store.claim_due(AT_ONCE - len(claimed), now)
             for tenant in claimed:
                 try:
                     await self.check(tenant)
@@ -118,23 +123,41 @@ class NoticeChecks:
                     raise
                 except Exception:  # noqa: BLE001 - one tenant must not stop the others
                     _LOG.exception("the notices of a tenant cannot be checked", tenant=str(tenant))
-                    failed.append(tenant)
         finally:
-            if claimed:
-                await self._store.finish(claimed, date_of(self._clock()) + PERIOD)
+            try:
+                if claimed:
+                    await self._store.finish(claimed, date_of(self._clock()) + PERIOD)
+            finally:
+                for tenant in noted:
+                    self._end(tenant)
         return len(claimed)
 
     async def settle(self, tenant: TenantId) -> None:
-        """Check a tenant now if an event was noted, so that a list shows its consequence."""
-        if tenant not in self._noted:
+        """Check a tenant now if an event was noted, so that a list shows its consequence.
+
+        A check of the tenant that has begun already is waited for, at most SETTLE_SECONDS.
+        """
+        if tenant in self._begun:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._begun[tenant].wait(), SETTLE_SECONDS)
+        if tenant not in self._noted or tenant in self._begun:
             return
-        with suppress(UnavailableError):  # the stored notices are shown
-            if await self._store.claim([tenant], date_of(self._clock())):
-                self._noted.pop(tenant, None)
-                try:
-                    await self.check(tenant)
-                finally:
-                    await self._store.finish([tenant], date_of(self._clock()) + PERIOD)
+        self._begun[tenant] = asyncio.Event()
+        try:
+            with suppress(UnavailableError):  # the stored notices are shown
+                if await self._store.claim([tenant], date_of(self._clock())):
+                    self._noted.pop(tenant, None)
+                    try:
+                        await self.check(tenant)
+                    finally:
+                        await self._store.finish([tenant], date_of(self._clock()) + PERIOD)
+        finally:
+            self._end(tenant)
+
+    def _end(self, tenant: TenantId) -> None:
+        """Let those continue that wait for the check of a tenant."""
+        if ended := self._begun.pop(tenant, None):
+            ended.set()
 
     async def installation(self) -> NoticePage:
         """Return the notices to operators as they are now, even without the accounts database."""
