@@ -193,10 +193,9 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:
         return st.builds(kind, **fields | by_name) | st.builds(kind, **fields | anywhere)
     if kind is FindEvidence:
         fields |= {"after": st.integers(0, 2**31), "size": st.integers(2**31 + 1, 2**63 - 1)}
-        return fields["query"].flatmap(
-            lambda query: st.builds(
-                kind, **fields | {"tenant": st.just(query.tenant), "query": st.just(query)}
-            )
+        del fields["tenant"]
+        return st.builds(
+            lambda query, **rest: kind(tenant=query.tenant, query=query, **rest), **fields
         )
     if not issubclass(kind, KeyRequest) or "public_key" not in fields:
         return st.builds(kind, **fields)
