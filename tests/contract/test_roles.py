@@ -89,9 +89,6 @@ def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.R
         kind="key-old",
         name="nothing",
         source="nothing",
-        webhook=id_,
-        delivery=id_,
-        kind="key-old",
     )
     cookies = "; ".join(f"{each.name}={each.value}" for each in person.client.cookies.jar)
     return httpx2.request(
