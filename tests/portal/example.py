@@ -20,6 +20,7 @@ NAME = "Northwind Health"
 OWNER = "maria.keller@northwind.example"
 NEWCOMER = "ida@fjord.example"
 MEMBERS = {
+    "anna.berg@northwind.example": "owner",
     "jonas.lind@northwind.example": "admin",
     "priya.nair@northwind.example": "developer",
     "deploy-review@northwind.example": "viewer",
