@@ -1,8 +1,8 @@
 """Makes a large installation: ``make large``, or ``python -m benchmarks.large DIRECTORY``.
 
 Its demo tenant has 10,000 keys in 500 keyrings, 5,000 API keys, a million records and 300 members.
-They are three years old and younger. Both databases are filled by the product's own code, whose
-clock is set to these years. Then ``pqkeepd dev --data DIRECTORY/data`` runs the installation, and
+They are three years old and younger. The product's own code fills both databases, with its clock
+set to these years. Then ``pqkeepd dev --data DIRECTORY/data`` runs the installation, and
 ``benchmarks.lists`` measures it. The same numbers give the same names, ages and uses.
 
 The people ``owner@localhost``, ``admin@example.com``, ``developer@example.com`` and

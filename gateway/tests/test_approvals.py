@@ -344,14 +344,14 @@ async def test_a_refused_execution_fails(desk: Desk) -> None:
     """An execution that its handler refuses fails with its code."""
     approval = await desk.ask(desk.ada)
     desk.fails = NoOtherApproverError()  # any error of the table
-    with pytest.raises(ExecutionRefusedError, match="nobody else may"):
+    with pytest.raises(ExecutionRefusedError, match="no other member may"):
         await desk.do("approve", desk.bob, approval)
     stored = await desk.stored(approval)
     assert (stored.state, stored.outcome) == (ApprovalState.FAILED, "ERR_CONFLICT_001")
 
 
 async def test_a_wrong_request_is_not_stored(desk: Desk) -> None:
-    """A request with a fault gets its own error, and asks nobody."""
+    """A request with a fault gets its own error and needs no approval."""
     with pytest.raises(Exception, match="thing"):
         await desk.gate(desk.ada, 7)
     page = await desk.approvals.store.list(desk.world.tenant.id, desk.approvals.now())

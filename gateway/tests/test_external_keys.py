@@ -153,7 +153,7 @@ def test_other_documents_are_refused(text: str) -> None:
 
 @pytest.mark.threat("keys-elsewhere")
 def test_many_references_cost_no_more_than_their_number() -> None:
-    """Keys whose references all lead to a key with many references are read in linear time."""
+    """References to a key with many references are read in linear time."""
     many = [{"type": "algorithm", "ref": "gone"}] * 8_000
     hub = asset(
         "hub",

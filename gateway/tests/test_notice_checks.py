@@ -285,7 +285,7 @@ async def test_members_open_notices(checked: Checked) -> None:
 
 
 async def test_one_tenants_fault_does_not_stop_the_others(checked: Checked) -> None:
-    """A tenant that is gone, or whose check fails, is left out; the claim is released."""
+    """A tenant that is gone, or a check that fails, is left out; the claim is released."""
     world = checked.world
     gone = new_tenant().id
     checked.checks.note(gone)

@@ -534,7 +534,7 @@ def test_the_relying_party_is_the_portals_name(
     expected: RelyingParty | str,
     backend: str,
 ) -> None:
-    """Only a setting gives the name, an IP address is none, and development uses localhost."""
+    """Only a setting gives the name, IP addresses give no name, and development uses localhost."""
     assert relying_party(url, here, is_development=is_development) == expected
 
 

@@ -248,7 +248,7 @@ async def test_two_gateways_send_each_message_once(gateways: Gateways) -> None:
 
 
 async def test_a_gateway_that_is_killed_loses_nothing(gateways: Gateways) -> None:
-    """A message whose gateway ended comes from another one after the lease, with the same id."""
+    """If a gateway ends, another one sends its message after the lease, with the same id."""
     with receiving() as receiver:
         webhook = await gateways.add(receiver.url)
         await gateways.publish()
@@ -566,7 +566,7 @@ async def test_a_rotated_secret_signs_beside_the_new_one(
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_row_that_no_gateway_wrote_gets_nothing(gateways: Gateways) -> None:
-    """A webhook whose URL or salt was changed in the database is ignored, and listed to no one."""
+    """A webhook with a URL or salt that was changed in the database is ignored and not listed."""
     with receiving() as receiver:
         webhook = await gateways.add("http://127.0.0.1:1/")
         async with transaction(gateways.engine) as connection:

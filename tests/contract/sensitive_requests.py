@@ -15,7 +15,7 @@ from pqkeep_gateway.http.endpoint import Endpoint
 NEW_PASSWORD = "the horse is tired of oats"  # noqa: S105 - nobody's yet
 KEY = {"algorithm": "Kyber768"}
 OF_PASSKEY = frozenset({"rename_passkey", "remove_passkey"})
-"""Operations on a passkey, whose owner steps up with it: see test_passkeys.py."""
+"""Operations on a passkey, by its owner's step-up with it: see test_passkeys.py."""
 ROWS: Mapping[str, Endpoint] = {
     row.name: row
     for row in api_rows()

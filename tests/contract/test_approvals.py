@@ -144,7 +144,7 @@ def test_a_deletion_in_the_log(team: Team) -> None:
     """The log has the request, a refused approval, the approval, and the deletion."""
     request = ("DELETE", "/kms/keyrings/payments")
     approval = _asked(team.ada, *request)
-    assert _asked(team.ada, *request) == approval  # a repetition asks nobody again
+    assert _asked(team.ada, *request) == approval  # a repetition is no second request
     assert refusal_of(_approve(team.ada, approval))[0] == 403
     assert refusal_of(_approve(team.developer, approval))[0] == 403
     done = _approve(team.admin, approval)
@@ -225,7 +225,7 @@ def test_programs_decide_nothing(team: Team) -> None:
 
 
 def test_what_needs_no_approval(team: Team) -> None:
-    """Requests that destroy nothing and make nobody an approver are executed at once."""
+    """Requests that destroy nothing and add no approver are executed at once."""
     later = ("PATCH", "/kms/keyrings/payments", {"archive_after_days": 30})
     assert _approve(team.bob, _asked(team.ada, *later)).is_success
     developer = f"/team/members/{_id(team.developer)}"
@@ -254,7 +254,7 @@ def test_owners_stay_two(team: Team, operator: Caller) -> None:
     named = {"role": "developer", "tenant_id": team.tenant.tenant_id}
     assert operator.ask("PATCH", bob, named).is_success
     refused = _sent(team.ada, "PATCH", f"/team/members/{_id(team.developer)}", {"role": "owner"})
-    assert refusal_of(refused)[:2] == (409, "ERR_CONFLICT_001")  # nobody else may approve it
+    assert refusal_of(refused)[:2] == (409, "ERR_CONFLICT_001")  # no other member may approve it
     assert operator.ask("PATCH", bob, {**named, "role": "owner"}).is_success
 
 

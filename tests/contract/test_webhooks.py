@@ -38,7 +38,7 @@ def owner(tenant: Caller, new_person: Callable[..., Caller]) -> Caller:
 
 @pytest.fixture(scope="module")
 def reaching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation whose webhooks may reach this machine."""
+    """An installation with webhooks that may reach this machine."""
     settings = {"webhook_networks": ["127.0.0.0/8"]}
     with running(tmp_path_factory.mktemp("webhooks"), settings=settings) as started:
         yield started

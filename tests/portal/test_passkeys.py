@@ -125,6 +125,7 @@ def test_a_passkey_from_its_addition_to_its_removal(
     page.locator("#sign-in-email").fill(email)
     page.locator("#sign-in-password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page.get_by_text("Your account has a passkey")).to_be_visible()
     page.get_by_role("button", name="Use a passkey").click()
     page.wait_for_url("**/portal")
 

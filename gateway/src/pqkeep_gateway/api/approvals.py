@@ -176,7 +176,7 @@ def gate(tenants: SqlTenants, approvals: Approvals) -> Gate:
 
 
 def endpoints(approvals: Approvals, rows: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return the endpoints of approvals. ``rows``: the endpoints whose requests they execute."""
+    """Return the endpoints of approvals. ``rows``: the endpoints that need approval."""
     gated = {row.name: row for row in rows if row.subject_of is not None}
     handlers = _Approvals(approvals, gated)
     deciding = (ApprovalNotFoundError, AlreadyDecidedError)

@@ -55,7 +55,7 @@ def _limit(at_most: int) -> Field[int]:
 
 
 def _parsed(field: Field[str], read: Callable[[str], T]) -> Field[T]:
-    """Return a text field whose value is read further. ``read`` raises InvalidValueError."""
+    """Return a text field. ``read`` converts the text; it raises InvalidValueError."""
     return Field(
         name=field.name,
         description=field.description,

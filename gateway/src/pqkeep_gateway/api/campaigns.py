@@ -676,7 +676,7 @@ class _Campaigns:
         return _canary(changed, await self._migration(call, changed, active, now), now)
 
     async def subject_of_canary(self, call: ApiCall) -> Subject:
-        """Return the campaign whose sources a canary disables."""
+        """Return the campaign of a canary, which disables its sources."""
         campaign = await self._stored.get(call.tenant.tenant, call[NAME])
         return Subject(
             f"Begin a canary: disable the sources of the campaign {campaign.name} until"

@@ -762,7 +762,7 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     ),
     NoOtherApproverError: ErrorResponse(
         Code.CONFLICT_001,
-        "a second person must approve this, and nobody else may: make another member an owner, or"
+        "a second person must approve this, and no other member may: make another member an owner, or"
         " ask the operator to invite one",
     ),
     TooManyApprovalsError: ErrorResponse(

@@ -504,7 +504,7 @@ class Passkeys:
     async def identify(
         self, browser: str, assertion: Assertion, attribution: Attribution
     ) -> Account:
-        """Return the account whose passkey was used to sign in.
+        """Return the account of the passkey that was used to sign in.
 
         Raises InvalidPasskeyError, TooManyAttemptsError, TooManyUnknownCredentialsError.
         """

@@ -89,7 +89,7 @@ class NewApproval(Struct, frozen=True):
 
 
 class Approvals:
-    """Stores requests, decides who may decide them, and ends those that nobody decides."""
+    """Stores requests, checks who may decide them, and ends expired ones."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Approvals:
         """Check that a person may decide a request.
 
         It must be another person, with the request's permission, who was a member before the
-        request. So nobody can decide their own request after they left and joined again. Raises
+        request. So requesters cannot leave, join again and decide their own request. Raises
         AlreadyDecidedError, OwnRequestError, NotAnApproverError.
         """
         if approval.at(self.now()) is not ApprovalState.WAITING:

@@ -75,7 +75,7 @@ class NoticeChecks:
         self._noted: dict[TenantId, None] = {}
         """In order of their events."""
         self._begun: dict[TenantId, asyncio.Event] = {}
-        """The noted tenants whose check has begun here. The event is its end."""
+        """The noted tenants with a check that has begun here. The event is the end of the check."""
         self._wake = asyncio.Event()
 
     def note(self, tenant: TenantId) -> None:

@@ -72,7 +72,7 @@ class Stored:
     request: dict[str, Any] = field(repr=False, default_factory=dict)
     """The arguments of ``client.kem.re_encrypt``."""
     written: Callable[[ReEncrypted], bytes] = field(repr=False, default=lambda _: b"")
-    """Returns the new ciphertext in the same form. Raises UnreadableInputError if it is none."""
+    """Returns the new ciphertext in the same form. Raises UnreadableInputError if it is no ciphertext."""
     header: "Header | None" = field(repr=False, default=None)
     """Of local data."""
 
