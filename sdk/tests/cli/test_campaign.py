@@ -256,6 +256,7 @@ def test_two_runs_and_an_end_by_kill(
     first.communicate()
     remaining = ROWS - moved()
     assert 0 < remaining < ROWS
+    campaign.kem.encrypt(b"after the last request of the killed run")
     sent = len([*campaign.audit.records(operation="re-encrypt")])
     written = campaign.kem.encrypt_to_envelope(b"new card", algorithm=HYBRID).envelope
     two = [command.start(*run) for _ in range(2)]
@@ -301,11 +302,13 @@ def test_two_runs_over_a_folder(command: Command, campaign: Client) -> None:
 
     run = ["campaign", "run", NAME, "data", "--output", "json"]
     first = command.start(*run, "--rate", "10")
-    while not (before := sent()):
+    while not sent():
         assert first.poll() is None, first.communicate()
         time.sleep(0.05)
     first.kill()
     first.communicate()
+    campaign.kem.encrypt(b"after the last request of the killed run")
+    before = sent()
     two = [command.start(*run) for _ in range(2)]
     results = [json.loads(process.communicate(timeout=60)[0]) for process in two]
     assert [process.returncode for process in two] == [0, 0]

@@ -10,10 +10,13 @@ const run = document.querySelector("[data-import]");
 const became = document.querySelector("[data-became]");
 const records = "/api/v1/audit/records?order=desc&limit=1";
 let current = null; // the visible import key
+let newest; // the id of the newest record that is no news for the next import key
+const before = call("GET", records); // before the first import key, so that no import is missed
+before.catch(() => {}); // watch() says it
 
 document.addEventListener("responded", async ({ detail }) => {
   if (!detail.import_key_id) return;
-  const shown = { key: detail, made: performance.now(), after: 0 };
+  const shown = { key: detail, made: performance.now() };
   current = shown;
   const { keyring } = run.dataset;
   const where = keyring === "default" ? "" : ` --keyring ${keyring}`;
@@ -45,15 +48,18 @@ function tick() {
 /** Polls for import records that are newer than the import key. */
 async function watch(shown) {
   try {
-    shown.after = (await call("GET", records)).records[0]?.id ?? 0;
-    const path = `${records}&after=${shown.after}&${new URLSearchParams({
+    newest ??= (await before).records[0]?.id ?? 0;
+    const path = `${records}&after=${newest}&${new URLSearchParams({
       operation: "import-key",
       algorithm: shown.key.algorithm,
       keyring: run.dataset.keyring,
     })}`;
     while (current === shown) {
       const [record] = (await call("GET", path)).records;
-      if (record && tell(record)) return;
+      if (record) {
+        newest = record.id;
+        if (tell(record)) return;
+      }
       if (!left(shown)) return say("", "ended", "The import key expired without an import. Make another one.");
       await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
     }
