@@ -31,7 +31,7 @@ from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
-POLL_SECONDS = 2.0
+POLL_SECONDS = 10.0
 """The time between two searches for due tenants."""
 AT_ONCE = 16
 """Tenants that are claimed at once."""
