@@ -1,12 +1,11 @@
 // Verifies a record's inclusion proof (RFC 9162, section 2.1.3.2) with the browser's SHA-256.
+import { fromBase64, toBase64 } from "./bytes.js";
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
 import { many } from "./spans.js";
 
 const section = document.querySelector("[data-proof]");
 const problem = section.querySelector(".form-error");
-const toBase64 = (bytes) => btoa(String.fromCharCode(...bytes));
-const fromBase64 = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 
 async function sha256(...parts) {
   const whole = new Uint8Array(await new Blob(parts).arrayBuffer());
