@@ -11,6 +11,7 @@ from alembic.migration import MigrationContext
 from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.storage.database import open_database, sqlite_engine
 from pqkeep_gateway.storage.postgresql import postgresql_engine
 from pqkeep_gateway.storage.schema import METADATA
@@ -39,11 +40,11 @@ async def test_migrations_create_the_schema(engine: AsyncEngine) -> None:
         assert await connection.run_sync(difference) == []
 
 
-async def test_data_survive_reopening(location: Location) -> None:
+async def test_data_survive_reopening(location: Location, pepper: Pepper) -> None:
     """A reopened database is already migrated and has its data."""
     tenant = new_tenant()
     for expected in (False, True):
-        engine = await open_database(location.name)
+        engine = await open_database(location.name, pepper=pepper)
         tenants = SqlTenants(engine)
         if expected:
             assert await tenants.get(tenant.id) == tenant

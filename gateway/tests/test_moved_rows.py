@@ -34,6 +34,7 @@ from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
 from pqkeep_gateway.storage.api_keys import AlreadyRotatedError, SqlApiKeys
+from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.identities import Refusal
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
 from pqkeep_gateway.storage.operators import OperatorSession, SqlOperators, SqlOperatorSessions
@@ -53,9 +54,12 @@ from pqkeep_gateway.storage.schema import (
     REGISTRATIONS,
     SESSIONS,
     STEP_UP_TOKENS,
+    TENANTS,
     USERS,
 )
 from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
+from pqkeep_gateway.storage.team import lock_team
+from pqkeep_gateway.storage.tenant_status import change_under_mac
 from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.storage.users import Account
 from pqkeep_gateway.tenancy.operators import Operators
@@ -404,3 +408,54 @@ async def test_a_changed_api_key_is_not_rotated_into_a_good_one(world: World) ->
     await change(world, API_KEYS, scopes=None)
     with pytest.raises(AlreadyRotatedError):
         await world.api_keys.rotate(world.tenant.id, 1, ATTRIBUTION)
+
+
+@pytest.mark.threat("accounts-database-writer")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"requires_approval": False},
+        {"requires_mfa": False},
+        {"tier": "free"},
+        {"subscription": "ended"},
+        {"mac": bytes(32)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+async def test_a_tenant_s_requirements_are_not_switched_off(
+    world: World, changed: dict[str, object]
+) -> None:
+    """With a changed row, a second factor and an approval are required, on every plan."""
+    person = await world.person()
+    tenant = world.tenant.id
+    required = {"requires_mfa": True, "requires_approval": True, "tier": "professional"}
+    async with transaction(world.engine) as connection:
+        await change_under_mac(connection, tenant, required)
+    assert await world.stored_tenants.list_forged() == []
+    await change(world, TENANTS, **changed)
+    stored = await world.stored_tenants.get(tenant)
+    assert stored.requires_mfa
+    assert stored.requires_approval
+    begun = await world.sessions.begin(await world.account(), ATTRIBUTION)
+    assert (await world.principal(begun)).must_enroll
+    async with transaction(world.engine) as connection:
+        assert (await lock_team(connection, tenant)).requires_approval
+    assert await world.stored_tenants.list_forged() == [tenant]
+    await world.stored_tenants.save_mfa_requirement(
+        tenant, event(ATTRIBUTION, tenant, AuditEvent.CHANGE_ORGANIZATION), required=False
+    )
+    assert await world.stored_tenants.list_forged() == []
+    stored = await world.stored_tenants.get(tenant)
+    assert (stored.requires_mfa, stored.requires_approval) == (False, True)
+    assert person.tenant == tenant
+
+
+async def test_a_tenant_s_row_is_not_another_one_s(world: World) -> None:
+    """The requirements and the MAC of another tenant's row count as switched on."""
+    other = await add_tenant(world.engine, new_tenant())
+    async with world.engine.begin() as connection:
+        query = sa.select(TENANTS.c.mac).where(TENANTS.c.id == other.id)
+        mac = (await connection.execute(query)).scalar_one()
+    assert not (await world.stored_tenants.get(world.tenant.id)).requires_approval
+    await change_where(world, TENANTS.c.id == world.tenant.id, TENANTS, mac=mac)
+    assert (await world.stored_tenants.get(world.tenant.id)).requires_approval

@@ -51,6 +51,7 @@ from pqkeep_gateway.people.second_factors import (
 )
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.step_up import StepUpMethod, StepUpMethods
+from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.identities import SqlIdentities
 from pqkeep_gateway.storage.passkeys import (
     MAX_PASSKEYS,
@@ -60,7 +61,8 @@ from pqkeep_gateway.storage.passkeys import (
     SqlPasskeys,
     TooManyPasskeysError,
 )
-from pqkeep_gateway.storage.schema import PASSKEYS, TENANTS
+from pqkeep_gateway.storage.schema import PASSKEYS
+from pqkeep_gateway.storage.tenant_status import change_under_mac
 from pqkeep_gateway.storage.users import AccountChangedError, LastFactorError
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
@@ -342,7 +344,8 @@ async def test_the_last_required_factor_stays(world: World) -> None:
     """Where the tenant requires a second factor, the last one cannot be removed, of any kind."""
     person, _, passkey, _ = await _with_passkey(world)
     required = {"requires_mfa": True, "tier": "professional"}
-    await change_where(world, TENANTS.c.id == world.tenant.id, TENANTS, **required)
+    async with transaction(world.engine) as connection:
+        await change_under_mac(connection, world.tenant.id, required)
     with pytest.raises(LastFactorError):
         await world.passkeys.remove(person, passkey.id, None, ATTRIBUTION)
     assert len(await world.passkeys.list(person.user)) == 1
@@ -358,7 +361,8 @@ async def test_a_passkey_meets_the_requirement(world: World) -> None:
     """A session without a second factor must enroll one, and a passkey is one."""
     person = await world.person()
     required = {"requires_mfa": True, "tier": "professional"}
-    await change_where(world, TENANTS.c.id == world.tenant.id, TENANTS, **required)
+    async with transaction(world.engine) as connection:
+        await change_under_mac(connection, world.tenant.id, required)
     tokens = await world.sessions.begin(await world.account(), ATTRIBUTION)
     begun = await world.principal(tokens)
     assert begun.must_enroll

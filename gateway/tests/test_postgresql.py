@@ -16,6 +16,7 @@ from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.postgresql import PASSWORD
 
+from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.storage.api_keys import ApiKeyDraft, SqlApiKeys
 from pqkeep_gateway.storage.database import open_database, transaction
@@ -75,12 +76,12 @@ async def test_lost_connections_are_replaced(
 
 
 async def test_a_connection_that_is_about_to_close_is_used_once(
-    location: Location, postgres_server: PostgresServer
+    location: Location, postgres_server: PostgresServer, pepper: Pepper
 ) -> None:
     """While a server ends its sessions, at most one request fails."""
     url = location.name.replace(f":{postgres_server.port}/", ":{}/")
     async with _saying_goodbye(postgres_server.port) as (port, say_goodbye):
-        engine = await open_database(url.format(port))
+        engine = await open_database(url.format(port), pepper=pepper)
         tenants, tenant = SqlTenants(engine), new_tenant()
         await add_tenant(engine, tenant)
         await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
@@ -155,11 +156,11 @@ async def test_a_server_that_hangs_is_unavailable(
 
 
 async def test_a_restarted_server_is_used_again(
-    another_postgres_server: PostgresServer, location: Location
+    another_postgres_server: PostgresServer, location: Location, pepper: Pepper
 ) -> None:
     """Accounts are unavailable while the server is down, and available again afterwards."""
     server = another_postgres_server
-    engine = await open_database(server.url("pqkeep_gateway", "pqkeep_accounts"))
+    engine = await open_database(server.url("pqkeep_gateway", "pqkeep_accounts"), pepper=pepper)
     tenants = SqlTenants(engine)
     tenant = new_tenant()
     await add_tenant(engine, tenant)

@@ -59,6 +59,7 @@ SALTS = frozenset(
 """16 bytes each, from which a secret is derived with the pepper."""
 MACS = frozenset(
     {
+        "tenants.mac",
         "operators.mac",
         "operator_sessions.mac",
         "api_keys.mac",

@@ -75,7 +75,7 @@ def test_a_host_with_one_process_is_asked_for_no_other(
         missing
     }
     if missing != "gateway":
-        here |= {"certificate", "audit events"}
+        here |= {"certificate", "audit events", "tenants"}
     assert {subject for subject, _ in examine(layout)} == here
 
 

@@ -880,6 +880,19 @@ async def list_refused_events(
         await close_database(engine)
 
 
+async def list_forged_tenants(config: Config) -> Sequence[TenantId]:
+    """Return the tenants with a row that no gateway wrote. Raises ConfigError, UnavailableError."""
+    engine = await open_database(
+        config.database.location,
+        config.database_password_file,
+        pepper=read_pepper(config.pepper_file),
+    )
+    try:
+        return await SqlTenants(engine).list_forged()
+    finally:
+        await close_database(engine)
+
+
 @asynccontextmanager
 async def open_operators(config: Config) -> AsyncIterator[Operators]:
     """Open the operators of an installation, even while its gateways run.

@@ -391,6 +391,23 @@ def _refused_events(host: Host) -> Iterator[str]:
         )
 
 
+def _tenants(host: Host) -> Iterator[str]:
+    """Yield the tenants with changed requirements of second factors or approvals."""
+    from pqkeep_gateway.wiring import list_forged_tenants  # noqa: PLC0415 - slow
+
+    with acting_as_owner_of(host.layout.gateway):
+        settings = gateway_config.read(host.layout.gateway_settings)
+        try:
+            forged = asyncio.run(list_forged_tenants(settings))
+        except UnavailableError:
+            return  # another check reports the database
+    yield from (
+        f"the row of the tenant {tenant} was not written by a gateway: it now requires second factors"
+        " and approvals. Find out who changed the accounts database"
+        for tenant in forged
+    )
+
+
 def _certificate(host: Host) -> Iterator[str]:
     """Yield why clients refuse the gateway's certificate, or will soon."""
     settings = gateway_config.read(host.layout.gateway_settings)
@@ -491,6 +508,7 @@ CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
     "clocks": (frozenset(), _clocks),
     "certificate": (frozenset({GATEWAY}), _certificate),
     "audit events": (frozenset({GATEWAY}), _refused_events),
+    "tenants": (frozenset({GATEWAY}), _tenants),
     "shards": (frozenset({GATEWAY, KEY_SERVICE}), _placements),
 }
 """The checks, by subject, with the processes that they need on this host."""

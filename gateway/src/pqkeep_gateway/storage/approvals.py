@@ -23,9 +23,9 @@ from pqkeep_gateway.storage.database import microseconds, read_transaction, time
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import MAC, authentic_row, is_authentic, mac_after
-from pqkeep_gateway.storage.schema import APPROVALS, TENANTS, USERS
+from pqkeep_gateway.storage.schema import APPROVALS, USERS
 from pqkeep_gateway.storage.team import MIN_OWNERS, TooFewOwnersError, lock_team
-from pqkeep_gateway.storage.tenant_status import lock_tenant_to_add
+from pqkeep_gateway.storage.tenant_status import change_under_mac, lock_tenant, lock_tenant_to_add
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 
@@ -268,12 +268,12 @@ class SqlApprovals:
         self, tenant: TenantId, audit_event: Event, *, required: bool
     ) -> None:
         """Store whether a tenant requires approval. Raises TooFewOwnersError."""
-        update = sa.update(TENANTS).where(TENANTS.c.id == tenant)
         async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
             team = await lock_team(connection, tenant)
             if required and team.count_owners() < MIN_OWNERS:
                 raise TooFewOwnersError
-            await connection.execute(update.values(requires_approval=required))
+            await change_under_mac(connection, tenant, {"requires_approval": required})
             await add_audit_event(connection, audit_event)
 
 

@@ -22,7 +22,7 @@ from pqkeep_gateway.storage.database import (
 )
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import BILLING_NOTICES, CONTRACTS, INVOICES, TENANTS
-from pqkeep_gateway.storage.tenant_status import lock_tenant
+from pqkeep_gateway.storage.tenant_status import change_under_mac, lock_tenant
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -248,15 +248,12 @@ async def _add_notice(connection: AsyncConnection, notice: str, now: datetime) -
 
 
 async def _put_into_force(connection: AsyncConnection, contract: Contract, now: datetime) -> None:
-    await connection.execute(
-        sa.update(TENANTS)
-        .where(TENANTS.c.id == contract.tenant)
-        .values(
-            tier=contract.tier,
-            subscription=contract.subscription,
-            updated_at_us=microseconds(now),
-        )
-    )
+    changes = {
+        "tier": contract.tier,
+        "subscription": contract.subscription,
+        "updated_at_us": microseconds(now),
+    }
+    await change_under_mac(connection, contract.tenant, changes)
 
 
 async def _add_result(

@@ -96,7 +96,7 @@ class SqlDeletions:
                 await add_audit_event(connection, audit_event)
             elif row.deletion_at_us is None:
                 raise NotSuspendedError
-        return tenant_of(row)
+            return tenant_of(connection, row)
 
     async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
         """Cancel a deletion; the tenant remains suspended.
@@ -114,7 +114,7 @@ class SqlDeletions:
             if not changed:
                 raise NoDeletionError
             await add_audit_event(connection, audit_event)
-        return tenant_of(row)
+            return tenant_of(connection, row)
 
     async def require_scheduled(self, tenant: TenantId) -> None:
         """Check that a deletion is scheduled. Raises NoDeletionError, TenantNotFoundError."""
@@ -143,7 +143,7 @@ class SqlDeletions:
             is_news = await _change(connection, tenant, is_untold, {"told_deletion_at_us": at_us})
             if is_news and not has_begun:
                 await add_mail_to_owners(connection, tenant, of_tenant(at), now)
-            return tenant_of(await _row(connection, tenant))
+            return tenant_of(connection, await _row(connection, tenant))
 
     async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
         """Return scheduled deletions: all, or a random part of this size."""

@@ -211,7 +211,8 @@ async def _admit(connection: AsyncConnection, arrival: Arrival, provider: Provid
         await end_sessions(connection, SESSIONS.c.user_id == user.id)
     else:
         await _save_role(connection, arrival, provider, team, user)
-    return account_of((await connection.execute(ACCOUNTS.where(USERS.c.id == user.id))).one())
+    row = (await connection.execute(ACCOUNTS.where(USERS.c.id == user.id))).one()
+    return account_of(connection, row)
 
 
 async def _use_up(connection: AsyncConnection, arrival: Arrival) -> None:

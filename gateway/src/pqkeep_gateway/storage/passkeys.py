@@ -159,7 +159,7 @@ class SqlPasskeys:
                 stored = await authentic_row(connection, USERS, query)
                 if stored is None:
                     raise UserNotFoundError
-                account = account_of(stored)
+                account = account_of(connection, stored)
                 if account.passkeys >= MAX_PASSKEYS:
                     raise TooManyPasskeysError
                 if not await _use_up(connection, challenge, passkey.created_at):

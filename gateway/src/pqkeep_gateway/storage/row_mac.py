@@ -69,17 +69,22 @@ async def authentic_row(
 
 def is_authentic(connection: AsyncConnection, table: sa.Table, row: sa.Row[Any]) -> bool:
     """Return whether a gateway wrote a row, which must have all of the table's columns."""
-    values = _values(table, row)
-    try:
-        is_valid = hmac.compare_digest(values[MAC], mac_of(connection, table, values))
-    except TypeError:  # SQLite accepts values of any type in any column
-        is_valid = False
+    is_valid = has_valid_mac(connection, table, row)
     if not is_valid:
         _LOG.error(
             "a row of the accounts database was not written by a gateway: it is ignored",
             table=table.name,
         )
     return is_valid
+
+
+def has_valid_mac(connection: AsyncConnection, table: sa.Table, row: sa.Row[Any]) -> bool:
+    """Return whether a row's MAC is valid. The caller logs that it is not."""
+    values = _values(table, row)
+    try:
+        return hmac.compare_digest(values[MAC], mac_of(connection, table, values))
+    except TypeError:  # SQLite accepts values of any type in any column
+        return False
 
 
 def _values(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:

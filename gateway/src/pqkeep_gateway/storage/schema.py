@@ -57,6 +57,7 @@ TENANTS = Table(
     Column("told_deletion_at_us", BigInteger, nullable=True),
     Column("shard", String(32), ForeignKey("shards.name"), nullable=False, index=True),
     Column("shard_state", String(16), nullable=False, default="serving"),
+    mac_column("tenants", "id", "tier", "subscription", "requires_mfa", "requires_approval"),
 )
 """``folded_name``: the form in which names are compared; see pqkeep_gateway.storage.tenants.
 ``shard_state``: ``moving`` while the tenant moves to another shard."""

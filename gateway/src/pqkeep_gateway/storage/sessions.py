@@ -191,7 +191,7 @@ class SqlSessions:
             role=Role(row.role),
             session=SessionId(row.session_id),
             suspended=row.status != TenantStatus.ACTIVE,
-            must_enroll=requires_mfa(row)
+            must_enroll=requires_mfa(connection, row)
             and not (row.has_mfa or row.passkeys or row.used_second_factor),
             placement=placement_of(row),
         )

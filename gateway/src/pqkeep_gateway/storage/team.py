@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,6 +27,7 @@ from pqkeep_gateway.storage.pages import (
 )
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
+from pqkeep_gateway.storage.tenant_status import REQUIREMENTS, requirements_of
 from pqkeep_gateway.storage.tenants import requires_mfa
 from pqkeep_gateway.storage.users import (
     ACCOUNTS,
@@ -173,7 +175,9 @@ class SqlTeam:
         """
         query = ACCOUNTS.where(USERS.c.tenant_id == tenant, *_conditions(only))
         async with read_transaction(self._engine) as connection:
-            return await read_page(connection, query, _BY_JOINING, part, _member)
+            return await read_page(
+                connection, query, _BY_JOINING, part, partial(_member, connection)
+            )
 
     async def get(self, tenant: TenantId, member: UserId) -> User | None:
         """Return a member; None if the team has no such member."""
@@ -187,7 +191,7 @@ class SqlTeam:
         query = ACCOUNTS.where(USERS.c.tenant_id == tenant, *_conditions(only))
         order = order_of(part.sort, MEMBER_SORTS, USERS.c.id)
         async with read_transaction(self._engine) as connection:
-            return await read_sorted(connection, query, order, part, _member)
+            return await read_sorted(connection, query, order, part, partial(_member, connection))
 
     async def save_role(
         self,
@@ -207,7 +211,8 @@ class SqlTeam:
             team.require_change(by, member, role)
             await save_role(connection, member, role)
             await add_audit_event(connection, *audit_events)
-            return _member((await connection.execute(ACCOUNTS.where(is_member))).one())
+            row = (await connection.execute(ACCOUNTS.where(is_member))).one()
+            return _member(connection, row)
 
     async def remove_member(
         self, tenant: TenantId, member: UserId, by: Principal, audit_events: Sequence[Event]
@@ -269,14 +274,15 @@ async def lock_team(connection: AsyncConnection, tenant: TenantId) -> Team:
         .with_for_update()
     )
     roles = {UserId(row.id): Role(row.role) for row in await connection.execute(query)}
-    requirement = sa.select(TENANTS.c.requires_approval).where(TENANTS.c.id == tenant)
-    return Team(roles, bool((await connection.execute(requirement)).scalar()))
+    requirements = sa.select(*REQUIREMENTS).where(TENANTS.c.id == tenant)
+    row = (await connection.execute(requirements)).one_or_none()
+    return Team(roles, row is not None and requirements_of(connection, row).approval)
 
 
-def _member(row: sa.Row[Any]) -> Member:
+def _member(connection: AsyncConnection, row: sa.Row[Any]) -> Member:
     signed_in = row.last_sign_in_at_us
     has_mfa = bool(row.has_mfa or row.passkeys)
-    must_enroll = requires_mfa(row) and not has_mfa
+    must_enroll = requires_mfa(connection, row) and not has_mfa
     return Member(
         user_of(row),
         MemberStatus.MUST_ENROLL if must_enroll else MemberStatus.ACTIVE,

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -27,6 +28,7 @@ from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempot
 from pqkeep_gateway.storage.pages import Page, Sorted, order_of, read_sorted
 from pqkeep_gateway.storage.schema import TENANTS
 from pqkeep_gateway.storage.shards import place
+from pqkeep_gateway.storage.tenant_status import REQUIREMENTS, change_under_mac, requirements_of
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.documents import is_newer
 from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
@@ -160,7 +162,7 @@ class DeletionScheduledError(Exception):
 
 
 ENTITLEMENTS = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
-MFA_REQUIREMENT = (TENANTS.c.requires_mfa, *ENTITLEMENTS)
+MFA_REQUIREMENT = (*REQUIREMENTS, TENANTS.c.requests_per_minute)
 
 
 class SqlTenants:
@@ -209,9 +211,19 @@ class SqlTenants:
         query = sa.select(TENANTS).where(TENANTS.c.id == tenant)
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            raise TenantNotFoundError
-        return tenant_of(row)
+            if row is None:
+                raise TenantNotFoundError
+            return tenant_of(connection, row)
+
+    async def list_forged(self) -> Sequence[TenantId]:
+        """Return the tenants with a row that no gateway wrote."""
+        async with read_transaction(self._engine) as connection:
+            rows = await connection.execute(sa.select(*REQUIREMENTS))
+            return [
+                TenantId(row.id)
+                for row in rows
+                if not requirements_of(connection, row).is_authentic
+            ]
 
     async def list(
         self,
@@ -236,7 +248,7 @@ class SqlTenants:
                 query = query.where(sa.or_(columns.created_at_us > since, is_later))
             if limit is not None:
                 query = query.limit(limit + 1)
-            tenants = tuple(tenant_of(row) for row in await connection.execute(query))
+            tenants = tuple(tenant_of(connection, row) for row in await connection.execute(query))
             count = sa.select(sa.func.count()).select_from(TENANTS).where(*is_asked)
             total = (await connection.execute(count)).scalar_one()
         return TenantPage(tenants[:limit], total, has_more=len(tenants) > len(tenants[:limit]))
@@ -246,7 +258,7 @@ class SqlTenants:
         query = sa.select(TENANTS).where(*_conditions(only))
         order = order_of(part.sort, TENANT_SORTS, TENANTS.c.id)
         async with read_transaction(self._engine) as connection:
-            return await read_sorted(connection, query, order, part, tenant_of)
+            return await read_sorted(connection, query, order, part, partial(tenant_of, connection))
 
     async def save_change(
         self,
@@ -265,12 +277,15 @@ class SqlTenants:
         }
         if change.requests_per_minute == "plan":
             values["requests_per_minute"] = None
+        of_plan: tuple[str, ...] = ("tier", "subscription")
+        plan = {name: values.pop(name) for name in of_plan if name in values}
         update = (
             sa.update(TENANTS).where(is_tenant).values(updated_at_us=microseconds(now), **values)
         )
         async with transaction(self._engine) as connection:
-            if change.tier is not None or change.subscription is not None:
+            if plan:
                 await end_contract(connection, tenant)
+                await change_under_mac(connection, tenant, plan)
             if change.status is not None:
                 update = update.where(TENANTS.c.deletion_at_us.is_(None))
             changed = await connection.execute(update)
@@ -280,15 +295,14 @@ class SqlTenants:
             if changed.rowcount == 0:
                 raise DeletionScheduledError
             await add_audit_event(connection, *audit_events)
-        return tenant_of(row)
+            return tenant_of(connection, row)
 
     async def save_mfa_requirement(
         self, tenant: TenantId, audit_event: Event, *, required: bool
     ) -> None:
         """Store whether a tenant requires a second factor."""
-        update = sa.update(TENANTS).where(TENANTS.c.id == tenant).values(requires_mfa=required)
         async with transaction(self._engine) as connection:
-            await connection.execute(update)
+            await change_under_mac(connection, tenant, {"requires_mfa": required})
             await add_audit_event(connection, audit_event)
 
     async def _find_earlier(self, tenant: Tenant, idempotency: Idempotency | None) -> Tenant | None:
@@ -366,16 +380,19 @@ def entitlements_of(row: Any) -> Entitlements:
     return Entitlements(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
 
 
-def requires_mfa(row: Any) -> bool:
+def requires_mfa(connection: AsyncConnection, row: Any) -> bool:
     """Return whether a tenant requires a second factor.
 
     ``row`` has the columns MFA_REQUIREMENT.
     """
-    return bool(row.requires_mfa) and entitlements_of(row).plan in WITH_REQUIRED_MFA
+    required = requirements_of(connection, row)
+    has_feature = entitlements_of(row).plan in WITH_REQUIRED_MFA
+    return required.mfa and (has_feature or not required.is_authentic)
 
 
-def tenant_of(row: Any) -> Tenant:
+def tenant_of(connection: AsyncConnection, row: Any) -> Tenant:
     """Return the tenant in a row of TENANTS."""
+    required = requirements_of(connection, row)
     return Tenant(
         id=TenantId(row.id),
         name=row.name,
@@ -384,7 +401,7 @@ def tenant_of(row: Any) -> Tenant:
         created_at=time_of(row.created_at_us),
         updated_at=time_of(row.updated_at_us),
         deletion_at=None if row.deletion_at_us is None else time_of(row.deletion_at_us),
-        requires_mfa=bool(row.requires_mfa),
+        requires_mfa=required.mfa,
         shard=row.shard,
-        requires_approval=bool(row.requires_approval),
+        requires_approval=required.approval,
     )

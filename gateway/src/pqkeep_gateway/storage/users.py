@@ -161,7 +161,7 @@ class SqlUsers:
     async def _find(self, condition: sa.ColumnElement[bool]) -> Account | None:
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, USERS, ACCOUNTS.where(condition))
-        return None if row is None else account_of(row)
+            return None if row is None else account_of(connection, row)
 
 
 PASSKEYS_OF_USER = (
@@ -234,7 +234,7 @@ async def require_other_factor(connection: AsyncConnection, user: UserId) -> Non
     Raises LastFactorError if the tenant requires a second factor.
     """
     row = (await connection.execute(ACCOUNTS.where(USERS.c.id == user))).one()
-    account = account_of(row)
+    account = account_of(connection, row)
     if account.has_second_factor:
         return
     if account.must_have_mfa:
@@ -255,7 +255,7 @@ def user_of(row: Any) -> User:
     )
 
 
-def account_of(row: sa.Row[Any]) -> Account:
+def account_of(connection: AsyncConnection, row: sa.Row[Any]) -> Account:
     """Return the account in a row of ACCOUNTS."""
     return Account(
         user_of(row),
@@ -265,7 +265,7 @@ def account_of(row: sa.Row[Any]) -> Account:
         email_codes=bool(row.email_codes),
         first_day_dismissed=bool(row.first_day_dismissed),
         checkpoint_kept=bool(row.checkpoint_kept),
-        must_have_mfa=requires_mfa(row),
+        must_have_mfa=requires_mfa(connection, row),
         passkeys=row.passkeys,
         codes_at=None if row.codes_at_us is None else time_of(row.codes_at_us),
     )

@@ -70,6 +70,7 @@ def _create_tenant_tables() -> None:
         sa.Column("told_deletion_at_us", sa.BigInteger, nullable=True),
         sa.Column("shard", sa.String(32), sa.ForeignKey("shards.name"), nullable=False, index=True),
         sa.Column("shard_state", sa.String(16), nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "tenant_shards",
