@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keyservice.tests.test_keyrings import Caller
 from msgspec import structs
 
 from pqkeep_keyservice.keys.keyring import Keyring, default_keyring
+from pqkeep_keyservice.ledger.schema import KEY_TOTALS
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.keyrings import (
     find_keyring_names,
@@ -27,12 +30,15 @@ from pqkeep_protocol.messages import (
     Attribution,
     CreateKeyring,
     KeyPosition,
+    KeyringSort,
     KeyService,
     ListKeyrings,
     ListKeys,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keyservice.tests.conftest import Sql
 
     from pqkeep_keyservice.keys.sealing import Sealer
@@ -104,6 +110,117 @@ async def test_every_page_equals_the_model(database: Database, sealer: Sealer) -
                         break
                     request = structs.replace(request, after=found[-1])
                 assert found == expected, request
+
+
+USED = {"a": 500, "Zoo": 900}
+"""The last use of keyrings' keys, in microseconds."""
+
+
+@BOTH
+async def test_every_search_equals_the_model(database: Database, sealer: Sealer) -> None:
+    """Words, ages, uses, rotation, algorithms, orders and offsets give the same as Python's."""
+    tenant = TenantId(uuid4())
+    stored = [
+        Keyring(
+            tenant,
+            KeyringInfo(
+                name,
+                rotation_days=(0, 30, 90)[number % 3],
+                created_at=datetime.fromtimestamp(number // 2 + 1, UTC),
+            ),
+        )
+        for number, name in enumerate(NAMES)
+    ]
+
+    def add(connection: Any) -> None:
+        for keyring in stored:
+            insert_keyring(connection, sealer, keyring)
+        totals = [
+            {
+                "tenant_id": str(tenant),
+                "keyring": name,
+                "algorithm": "Kyber768",
+                "key_version": version,
+                "uses": 1,
+                "first_used_us": 1,
+                "last_used_us": used // version,
+            }
+            for name, used in USED.items()
+            for version in (1, 2)
+        ]
+        connection.execute(sa.insert(KEY_TOTALS), totals)
+
+    await database.write(add)
+    everything = [*stored, default_keyring(tenant)]
+
+    def created_us(keyring: Keyring) -> int | None:
+        at = keyring.info.created_at
+        return None if at is None else int(at.timestamp()) * 1_000_000
+
+    def used_us(keyring: Keyring) -> int:
+        return USED.get(keyring.info.name, 0)
+
+    def days(keyring: Keyring) -> int | None:
+        return keyring.info.rotation_days or None
+
+    cases: list[tuple[dict[str, Any], Callable[[Keyring], bool]]] = [
+        ({}, lambda _: True),
+        ({"words": ("A", "b")}, lambda row: {"a", "b"} <= set(row.info.name.lower())),
+        ({"words": ("%",)}, lambda _: False),
+        ({"created_before_us": 3_000_000}, lambda row: (created_us(row) or 9_000_000) < 3_000_000),
+        ({"created_since_us": 3_000_000}, lambda row: (created_us(row) or 0) >= 3_000_000),
+        ({"used_since_us": 500}, lambda row: used_us(row) >= 500),
+        ({"unused_since_us": 501}, lambda row: used_us(row) < 501),
+        ({"is_rotated": True}, lambda row: days(row) is not None),
+        (
+            {"is_rotated": False, "words": ("d",)},
+            lambda row: not days(row) and "d" in row.info.name,
+        ),
+        ({"algorithms": (Algorithm.X_WING,)}, lambda _: False),
+        ({"deleted": True, "is_rotated": True}, lambda _: False),
+    ]
+    orders: dict[KeyringSort, Callable[[Keyring], Any]] = {
+        KeyringSort.NAME: lambda row: row.info.name,
+        KeyringSort.CREATED: created_us,
+        KeyringSort.LAST_USED: lambda row: used_us(row) or None,
+        KeyringSort.ROTATION: days,
+    }
+    for fields, matches in cases:
+        for sort, key in orders.items():
+            for is_descending in (False, True):
+                rows = sorted(filter(matches, everything), key=lambda row: row.info.name)
+                known = [row for row in rows if key(row) is not None]
+                known.sort(key=key, reverse=is_descending)
+                rows = [*known, *(row for row in rows if key(row) is None)]
+                request = ListKeyrings(
+                    tenant=tenant,
+                    **fields,
+                    sort=sort,
+                    is_descending=is_descending,
+                    offset=2,
+                    limit=5,
+                    counts_uses=True,
+                )
+                page = await database.read(find_keyring_page, sealer, request)
+                names = [keyring.info.name for keyring in page.keyrings]
+                assert names == [row.info.name for row in rows[2:7]], request
+                assert page.last_used_us == tuple(map(used_us, page.keyrings)), request
+                assert (page.total, page.has_more) == (len(rows), len(rows) > 7), request
+
+
+@BOTH
+async def test_a_search_shows_no_damaged_keyring(caller: Caller, sql: Sql) -> None:
+    """A page of a search with a changed or older keyring is refused; others are shown."""
+    for name in ("a", "b"):
+        await caller.create(name)
+    newest = ListKeyrings(tenant=caller.tenant, sort=KeyringSort.CREATED, is_descending=True)
+    assert (await caller.ask(newest)).total == 3
+    sql("UPDATE keyrings SET rotation_days = 9 WHERE name = 'b'")
+    assert await caller.refusal(newest) is ErrorKind.UNAVAILABLE
+    other = structs.replace(newest, words=("a",), limit=1)
+    assert [found.name for found in (await caller.ask(other)).keyrings] == ["a"]
+    with pytest.raises(ValueError, match="position"):
+        structs.replace(newest, after="a")
 
 
 @BOTH

@@ -37,7 +37,8 @@ LOCAL_PART = "'-{{7*7}}-`${x}`-"
 """The part of it that an e-mail address may have."""
 PAGES = {
     "": ("period",),
-    "/keyrings": ("prefix", "label", "deleted", "after"),
+    "/keyrings": ("q", "sort", "from"),
+    "/keyrings/hostile": (),
     "/keys": ("keyring", "algorithm", "status", "after"),
     "/keys/Kyber768/1": ("keyring", "operation", "after"),
     "/api-keys": ("status", "after"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -56,18 +57,19 @@ def test_a_change_of_something_else_takes_no_second_proof(
     owner = new_person(new_tenant().tenant_id)
     page = visit_as(owner, asks_proof=True).open(PATH)
     _create(page)
-    change = page.get_by_role("button", name=f"Change {NAME}")
+    page.get_by_role("link", name=NAME, exact=True).click()
+    change = page.get_by_role("button", name="Change")
     change.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Description").fill("")
     dialog.get_by_role("button", name="Change it").click()
-    expect(page.get_by_role("row", name=NAME)).not_to_contain_text("Card numbers")
+    expect(page.get_by_role("main")).not_to_contain_text("Card numbers")
     assert owner.get(f"/kms/keyrings/{NAME}")["archive_after_days"] == 400
     change.click()
     dialog.get_by_label("Archive a retired version").fill("90")
     dialog.get_by_role("button", name="Change it").click()
     prove(page)
-    expect(page.get_by_role("row", name=NAME)).to_contain_text("90 days after")
+    expect(page.get_by_role("main")).to_contain_text("90 days after it is retired")
 
 
 def test_a_taken_name_is_told_before_a_proof(
@@ -99,19 +101,20 @@ def test_a_keyring_is_created_changed_and_chosen(
     labels = {"team": "payments", "url": "a:b"}
     assert (made["labels"], made["purposes"], made["rotation_days"]) == (labels, purposes, None)
 
-    page.get_by_role("button", name=f"Change {NAME}").click()
-    dialog = page.locator(f"dialog[id='edit-{NAME}']")
+    row.get_by_role("link", name=NAME, exact=True).click()
+    page.get_by_role("button", name="Change").click()
+    dialog = page.locator("#edit")
     expect(dialog.get_by_label("Labels")).to_have_value("team: payments\nurl: a:b")
     dialog.get_by_label("Labels").fill("")
     dialog.get_by_label("Rotate the active key").fill("90")
     dialog.get_by_role("button", name="Change it").click()
-    expect(row).to_contain_text("every 90 days")
+    expect(page.get_by_role("main")).to_contain_text("every 90 days")
     changed = owner.get(f"/kms/keyrings/{NAME}")
     assert (changed["labels"], changed["rotation_days"]) == ({}, 90)
     assert changed["description"] == "Card numbers"
     assert changed["purposes"] == made["purposes"]
 
-    row.get_by_role("link").click()
+    page.get_by_role("main").get_by_role("link", name="Keys", exact=True).click()
     expect(page.get_by_role("heading", name=f"Keys in {NAME}")).to_be_visible()
     page.get_by_role("button", name="Generate a key").first.click()
     page.get_by_role("button", name="Generate", exact=True).click()
@@ -135,15 +138,32 @@ def test_a_keyring_is_created_changed_and_chosen(
     expect(page.get_by_role("row", name=NAME).last).to_contain_text("Kyber768")
 
 
-def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Caller) -> None:
-    """A label finds its keyring, an unknown label shows a message, and markup stays text."""
+def test_keyrings_are_found_by_typed_filters(installation: Installation, tenant: Caller) -> None:
+    """Each filter finds its keyrings; a wrong one is an error; markup stays text."""
     owner = installation.person(tenant.tenant_id)
-    tenant.post("/kms/keyrings", {"name": "found", "labels": {"env": "test"}}, status=201)
-    text = get_page(owner, f"{PATH}?label=env: test").text
-    assert "q=keyring%3Afound" in text
-    assert "keyring%3Ahostile" not in text
-    assert "No keyring matches" in get_page(owner, f"{PATH}?label=env:production").text
-    for path in (PATH, f"{PATH}?label=team:{MARKUP[1]}", "/portal/keys?q=keyring:hostile"):
+    fields = {"name": "found", "labels": {"env": "test"}, "rotation_days": 90}
+    tenant.post("/kms/keyrings", fields, status=201)
+    tenant.post("/kms/keys/generate", {"algorithm": "X-Wing", "keyring": "found"}, status=201)
+    for query in (
+        *("label:env:test", "rotation:yes", "algorithm:X-Wing", "FOUND", "unused:1d found"),
+        "age:<1d rotation:yes",
+    ):
+        text = get_page(owner, f"{PATH}?q={quote(query)}").text
+        assert 'href="/portal/keyrings/found"' in text, query
+        assert 'href="/portal/keyrings/hostile"' not in text, query
+    for query in ("label:env:production", "age:>1y", "used:1d found", "algorithm:ML-DSA-87"):
+        assert "No keyring matches" in get_page(owner, f"{PATH}?q={quote(query)}").text, query
+    for query, problem in (
+        ("labl:env:test", "Did you mean “label:”?"),
+        ("label:env", "needs a name and a value"),
+        ("-label:env:test", "cannot be excluded"),
+        ("rotation:maybe", "must be yes or no"),
+    ):
+        assert problem in get_page(owner, f"{PATH}?q={quote(query)}").text
+    for path in (
+        *(PATH, f"{PATH}?q={quote(MARKUP[1])}", "/portal/keys?q=keyring:hostile"),
+        f"{PATH}/hostile",
+    ):
         page = get_page(owner, path)
         assert page.status_code == HTTPStatus.OK
         assert not any(markup in page.text for markup in MARKUP)
@@ -152,19 +172,28 @@ def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Calle
             assert markup not in get_page(owner, f"{path}?keyring={markup}").text
 
 
-def test_keyrings_are_found_by_the_beginning_of_their_name(
-    installation: Installation, tenant: Caller
+def test_many_keyrings_have_pages_and_little_text(
+    installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A prefix finds its keyrings in pages, and an unknown one shows a message."""
+    """A page has 50 keyrings and less than 60 KB, the next one the rest; an export has all."""
+    tenant = new_tenant()
     owner = installation.person(tenant.tenant_id)
-    for number in range(60):
+    for number in range(59):
         tenant.post("/kms/keyrings", {"name": f"many.{number:02}"}, status=201)
-    text = get_page(owner, f"{PATH}?prefix=many.").text
-    assert "q=keyring%3Amany.00" in text
-    assert "keyring%3Ahostile" not in text
-    assert "q=keyring%3Amany.59" not in text
-    assert "q=keyring%3Amany.59" in get_page(owner, f"{PATH}?prefix=many.&after=many.40").text
-    assert "No keyring matches" in get_page(owner, f"{PATH}?prefix=none").text
+    first, second = get_page(owner, PATH), get_page(owner, f"{PATH}?from=51")
+    assert len(first.content) < 60_000
+    assert "1 to 50 of 60 keyrings" in first.text
+    assert 'href="/portal/keyrings/many.00"' in first.text
+    assert 'href="/portal/keyrings/many.58"' not in first.text
+    assert 'href="/portal/keyrings/many.58"' in second.text
+    newest = get_page(owner, f"{PATH}?sort=-created").text
+    assert 'href="/portal/keyrings/many.58"' in newest
+    assert 'href="/portal/keyrings/default"' not in newest
+    assert get_page(owner, f"{PATH}/many.58").status_code == HTTPStatus.OK
+    assert get_page(owner, f"{PATH}/many.5").status_code == HTTPStatus.NOT_FOUND
+    lines = get_page(owner, f"{PATH}?format=csv").text.splitlines()
+    assert len(lines) == 61
+    assert lines[1].startswith("default,")
 
 
 def test_a_keyring_is_deleted_and_restored(
@@ -174,9 +203,11 @@ def test_a_keyring_is_deleted_and_restored(
     tenant = new_tenant()
     tenant.post("/kms/keyrings", {"name": NAME}, status=201)
     page = visit_as(new_person(tenant.tenant_id), asks_proof=True).open(PATH)
-    page.get_by_role("button", name=f"Delete {NAME}").click()
+    page.get_by_role("link", name=NAME, exact=True).click()
+    page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     prove(page)
+    page.wait_for_url(f"**{PATH}")
     expect(page.get_by_role("row", name=NAME)).to_have_count(0)
     assert tenant.get("/kms/keyrings")["total"] == 1
     page.get_by_role("link", name="Show deleted keyrings").click()
@@ -192,11 +223,11 @@ def test_a_role_sees_the_forms_that_it_may_send(
     installation: Installation, tenant: Caller, role: Role
 ) -> None:
     """The page has exactly the forms that the access table allows."""
-    page = get_page(installation.person(tenant.tenant_id, role), PATH)
+    person = installation.person(tenant.tenant_id, role)
+    assert operations_on(get_page(person, PATH).text) == allowed(role, {"create_keyring"})
+    page = get_page(person, f"{PATH}/hostile")
     assert page.status_code == HTTPStatus.OK
-    assert operations_on(page.text) == allowed(
-        role, {"create_keyring", "update_keyring", "delete_keyring"}
-    )
+    assert operations_on(page.text) == allowed(role, {"update_keyring", "delete_keyring"})
 
 
 def test_what_a_keyring_is_for_is_said() -> None:

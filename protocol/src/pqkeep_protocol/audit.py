@@ -21,7 +21,7 @@ from pqkeep_protocol.keys import (
     SomeVersion,
     TenantId,
 )
-from pqkeep_protocol.messages import KeyPosition, Request, Result
+from pqkeep_protocol.messages import MAX_WORDS, KeyPosition, Request, Result, Word
 from pqkeep_protocol.rules import MAX_RULES, Rule, RuleName
 
 MAX_PAGE = 500
@@ -508,12 +508,7 @@ MAX_INVENTORY_LISTED = 50
 MAX_BRIEF_LISTED = 1_000
 """Key versions in an inventory without principals."""
 MAX_INVENTORY_OFFSET = 1_000_000
-MAX_WORDS = 16
-"""Words of a search in names."""
 MAX_USES_LISTED = 1000
-
-
-Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 
 
 class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):

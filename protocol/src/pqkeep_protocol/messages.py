@@ -782,6 +782,9 @@ class KeyringsFound(KeyResult, frozen=True, kw_only=True, tag="keyrings"):
     total: int
     """The number on all pages."""
     has_more: bool
+    last_used_us: tuple[int, ...] = ()
+    """The last use of each keyring's keys up to the newest checkpoint; 0 without one. Empty unless
+    the request has ``counts_uses``."""
 
 
 class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="create-keyring"):
@@ -872,7 +875,23 @@ class GetKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="get-k
 MAX_KEYRINGS_LISTED = 100
 """Keyrings on one page. The longest descriptions and labels fit into a frame."""
 MAX_KEYRINGS_NAMED = 128
+MAX_KEYRINGS_OFFSET = 1_000_000
+MAX_WORDS = 16
+"""Words of a search in names."""
+Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
+_Time = Annotated[int, Meta(ge=0)]
+"""Microseconds since 1970."""
 KEYRING_PREFIX = r"\A[A-Za-z0-9_.-]{0,128}\Z"
+
+
+class KeyringSort(StrEnum):
+    """The orders of keyrings. Equal ones, and those without a value, are ordered by name."""
+
+    NAME = "name"
+    CREATED = "created"
+    LAST_USED = "last-used"
+    ROTATION = "rotation"
+    """By the days after which keys are rotated automatically."""
 
 
 class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="list-keyrings"):
@@ -890,7 +909,44 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     """Only these keyrings, as far as they exist; None for all."""
     deleted: bool = False
     """Only deleted keyrings that can be restored; False excludes them."""
+    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_WORDS)] = ()
+    """Each must be a part of the name. Case does not matter."""
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(max_length=64)] = ()
+    """Only keyrings with a key of one of these; empty for all."""
+    created_before_us: _Time | None = None
+    created_since_us: _Time | None = None
+    used_since_us: _Time | None = None
+    """Only keyrings with a key that was used since then."""
+    unused_since_us: _Time | None = None
+    """Only keyrings without a use since then, also if they were never used."""
+    is_rotated: bool | None = None
+    """Whether keys are rotated automatically; None: both."""
+    counts_uses: bool = False
+    """Whether the response has the last uses."""
+    sort: KeyringSort = KeyringSort.NAME
+    is_descending: bool = False
+    offset: Annotated[int, Meta(ge=0, le=MAX_KEYRINGS_OFFSET)] = 0
+    """The number of keyrings before the page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it selects or orders by more than the beginning of the name and a label."""
+        times = self.created_before_us, self.created_since_us, self.used_since_us
+        return bool(
+            self.words
+            or self.algorithms
+            or self.offset
+            or self.is_descending
+            or self.sort is not KeyringSort.NAME
+            or any(time is not None for time in (*times, self.unused_since_us))
+            or self.is_rotated is not None
+        )
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a position beside an order or a filter of a search."""
+        if self.after is not None and self.is_search:
+            raise ValueError("give a position only in the order of names, without other filters")
 
 
 class TenantDestruction(KeyResult, frozen=True, kw_only=True, tag="tenant-destruction"):

@@ -211,6 +211,8 @@ class Keyring:
     """The key type that clients of Vault Transit see. None: they cannot use the keyring."""
     archive_at: datetime | None = None
     """The time at which the keys of a deleted keyring are destroyed. None if it is not deleted."""
+    last_used_at: datetime | None = None
+    """The last use of its keys, in lists. None: never, or not from a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.api.audit_data import Hash, Instant, instant
 from pqkeep_gateway.api.errors import AUDIT_CODES, BAD_REQUEST_FIELDS, key_service_error
 from pqkeep_gateway.api.external_keys import ExternalSources, sources_of
-from pqkeep_gateway.api.key_fields import keyring_field
+from pqkeep_gateway.api.key_fields import keyring_field, words_of
 from pqkeep_gateway.api.keys import AFTER
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -41,7 +41,6 @@ from pqkeep_protocol.audit import (
     MAX_INVENTORY_OFFSET,
     MAX_PRINCIPALS_LISTED,
     MAX_USES_LISTED,
-    MAX_WORDS,
     CountedLog,
     InventoryKey,
     InventorySort,
@@ -450,7 +449,7 @@ def endpoints(
             not_keyring=call[NOT_KEYRING],
             algorithms=call[ALGORITHM],
             statuses=call[STATUS],
-            words=_words(call[NAME]),
+            words=words_of(NAME, call[NAME]),
             created_before_us=call[CREATED_BEFORE],
             created_since_us=call[CREATED_SINCE],
             used_since_us=call[USED_SINCE],
@@ -560,15 +559,6 @@ def endpoints(
             codes=AUDIT_CODES,
         ),
     )
-
-
-def _words(name: str | None) -> tuple[str, ...]:
-    """Return the words in a name. Raises FieldError."""
-    words = tuple((name or "").split())
-    if len(words) > MAX_WORDS:
-        message = f"{NAME.name} must have at most {MAX_WORDS} words"
-        raise FieldError(NAME.name, Problem.MALFORMED, message)
-    return words
 
 
 def _error(refusal: KeyServiceError) -> Exception:

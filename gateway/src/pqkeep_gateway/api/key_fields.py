@@ -57,7 +57,7 @@ from pqkeep_protocol.keys import (
     KeyVersion,
     RecordedName,
 )
-from pqkeep_protocol.messages import CiphertextFormat, DataKeySize
+from pqkeep_protocol.messages import MAX_WORDS, CiphertextFormat, DataKeySize
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
@@ -143,6 +143,15 @@ def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[
     ``not_found``: the message for an invalid name, with 404.
     """
     return _name_field(name, description, "payments.cards", MAX_KEYRING_NAME, not_found)
+
+
+def words_of(field: Field[str | None], text: str | None) -> tuple[str, ...]:
+    """Return the words of a field's text. Raises FieldError."""
+    words = tuple((text or "").split())
+    if len(words) > MAX_WORDS:
+        message = f"{field.name} must have at most {MAX_WORDS} words"
+        raise FieldError(field.name, Problem.MALFORMED, message)
+    return words
 
 
 def recorded_name_field(

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, date, datetime
+from enum import StrEnum
 from typing import Annotated, TypeVar, cast
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
+from pqkeep_gateway.api.audit_data import Instant, instant
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
-from pqkeep_gateway.api.key_fields import keyring_field
+from pqkeep_gateway.api.key_fields import keyring_field, words_of
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject
 from pqkeep_gateway.http.envelope import Data
@@ -20,15 +22,18 @@ from pqkeep_gateway.http.field import (
     InvalidValueError,
     Problem,
     boolean_field,
+    choice_field,
     integer_field,
+    several_field,
     text_field,
+    time_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import of_deleted_keyring, of_keyring
 from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
 from pqkeep_gateway.tenancy.approvals import POLICY as SECOND_PERSON
 from pqkeep_gateway.tenancy.plans import Plans
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm, Kind, Operation
 from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import (
@@ -59,10 +64,12 @@ from pqkeep_protocol.keys import (
 from pqkeep_protocol.messages import (
     KEYRING_PREFIX,
     MAX_KEYRINGS_LISTED,
+    MAX_KEYRINGS_OFFSET,
     CreateKeyring,
     DeleteKeyring,
     GetKeyring,
     KeyRequest,
+    KeyringSort,
     ListKeyrings,
     ListKeys,
     RestoreKeyring,
@@ -254,7 +261,59 @@ DELETED = boolean_field(
     "Whether to list the deleted keyrings that can be restored, instead of the others.",
     example=False,
 ).or_default(default=False)
-AFTER = keyring_field("after", "Only keyrings after this one, by name.").optional()
+AFTER = keyring_field(
+    "after", "Only keyrings after this one, in the order by name without other filters."
+).optional()
+_TIME = "2026-01-31T12:00:00Z"
+
+
+class Sort(StrEnum):
+    """The orders of keyrings, with a leading ``-`` for the reverse one."""
+
+    NAME = "name"
+    NAME_REVERSED = "-name"
+    CREATED = "created"
+    CREATED_REVERSED = "-created"
+    LAST_USED = "last-used"
+    LAST_USED_REVERSED = "-last-used"
+    ROTATION = "rotation"
+    ROTATION_REVERSED = "-rotation"
+
+
+WORDS = text_field(
+    "name",
+    "Only keyrings with these words in their name. Words are separated by spaces. Case does not "
+    "matter.",
+    "payments",
+    at_most=128,
+).optional()
+OF_ALGORITHM = several_field(
+    "algorithm",
+    "Only keyrings with keys of these algorithms",
+    tuple(Algorithm),
+    Algorithm.ML_KEM_768,
+    ALIASES,
+)
+CREATED_BEFORE = time_field("created_before", "Created before this time.", _TIME).optional()
+CREATED_SINCE = time_field("created_since", "Created at this time or later.", _TIME).optional()
+USED_SINCE = time_field(
+    "used_since", "With a key that was used at this time or later.", _TIME
+).optional()
+UNUSED_SINCE = time_field(
+    "unused_since", "Without a use of its keys at this time or later, or at any time.", _TIME
+).optional()
+ROTATED = boolean_field(
+    "rotated", "Whether its keys are rotated automatically. Left out: both.", example=True
+).optional()
+SORT = choice_field(
+    "sort",
+    "The order. A leading `-` reverses it. Keyrings without a value come last.",
+    tuple(Sort),
+    Sort.NAME,
+).or_default(Sort.NAME)
+OFFSET = integer_field(
+    "offset", "The number of keyrings before the page.", 50, at_least=0, at_most=MAX_KEYRINGS_OFFSET
+).or_default(0)
 
 
 R = TypeVar("R")
@@ -309,15 +368,23 @@ class Keyring(Data, frozen=True, kw_only=True):
         Timestamp | UnsetType,
         Meta(description="Present if the keyring is deleted: when its private keys are destroyed."),
     ] = UNSET
+    last_used_at: Annotated[
+        Instant | UnsetType | None,
+        Meta(
+            description="Present in lists: the last use of its keys, up to the newest checkpoint. "
+            "null: never."
+        ),
+    ] = UNSET
 
 
 class Keyrings(Data, frozen=True, kw_only=True):
-    """Keyrings, by name."""
+    """A page of keyrings."""
 
     keyrings: tuple[Keyring, ...]
     total: Annotated[int, Meta(ge=0, description="The number of matches on all pages.")]
     next: Annotated[
-        str | UnsetType, Meta(description="Present if there are more: send it as after.")
+        str | UnsetType,
+        Meta(description="Present in the order by name if there are more: send it as after."),
     ] = UNSET
 
 
@@ -414,8 +481,14 @@ def endpoints(
             name="list_keyrings",
             handler=handlers.list_,
             permission=PERMISSION_OF[Operation.LIST_KEYRINGS],
-            example=Keyrings(keyrings=(EXAMPLE,), total=1),
-            fields=(PREFIX, LABEL, DELETED, _LIMIT, AFTER),
+            example=Keyrings(
+                keyrings=(structs.replace(EXAMPLE, last_used_at=instant(1_769_860_800_400_000)),),
+                total=1,
+            ),
+            fields=(
+                *(PREFIX, LABEL, DELETED, WORDS, OF_ALGORITHM, CREATED_BEFORE, CREATED_SINCE),
+                *(USED_SINCE, UNUSED_SINCE, ROTATED, SORT, OFFSET, _LIMIT, AFTER),
+            ),
             field_codes=KEY_FIELDS[Operation.LIST_KEYRINGS],
             codes=codes_of_operation(Operation.LIST_KEYRINGS),
             recorded_as=Operation.LIST_KEYRINGS,
@@ -538,27 +611,47 @@ class _Keyrings:
         return _keyring(made)
 
     async def list_(self, call: ApiCall) -> Keyrings:
-        """List keyrings by name."""
-        limit = call[_LIMIT]
+        """List keyrings. A keyring must match every filter."""
+        limit, sort = call[_LIMIT], call[SORT]
         request = ListKeyrings(
             tenant=call.tenant.tenant,
             label=call[LABEL],
             prefix=call[PREFIX] or "",
             deleted=call[DELETED],
-            after=call[AFTER],
+            words=words_of(WORDS, call[WORDS]),
+            algorithms=call[OF_ALGORITHM],
+            created_before_us=call[CREATED_BEFORE],
+            created_since_us=call[CREATED_SINCE],
+            used_since_us=call[USED_SINCE],
+            unused_since_us=call[UNUSED_SINCE],
+            is_rotated=call[ROTATED],
+            sort=KeyringSort(sort.removeprefix("-")),
+            is_descending=sort.startswith("-"),
+            offset=call[OFFSET],
+            counts_uses=True,
         )
-        listed: list[KeyringInfo] = []
+        if call[AFTER] is not None:
+            if request.is_search:
+                message = "after needs the order by name, and no filter but prefix and label"
+                raise FieldError(AFTER.name, Problem.MALFORMED, message)
+            request = structs.replace(request, after=call[AFTER])
+        listed: list[Keyring] = []
         while True:
             size = min(limit - len(listed), MAX_KEYRINGS_LISTED)
             page = await self._execute(call, structs.replace(request, limit=size))
-            listed += page.keyrings
+            uses = zip(page.keyrings, page.last_used_us, strict=True)
+            listed += [_listed(keyring, used_us) for keyring, used_us in uses]
             if not page.has_more or len(listed) == limit:
                 break
-            request = structs.replace(request, after=listed[-1].name)
+            if request.is_search:
+                request = structs.replace(request, offset=request.offset + len(page.keyrings))
+            else:
+                request = structs.replace(request, after=listed[-1].name)
+        has_next = page.has_more and not request.is_search
         return Keyrings(
-            keyrings=tuple(map(_keyring, listed)),
+            keyrings=tuple(listed),
             total=page.total,
-            next=listed[-1].name if page.has_more else UNSET,
+            next=listed[-1].name if has_next else UNSET,
         )
 
     async def get(self, call: ApiCall) -> Keyring:
@@ -726,6 +819,11 @@ def _archive_days(call: ApiCall, field: Field[D]) -> D:
     if days and not may(call.principal.caller, Permission.ARCHIVE_KEYS):
         raise forbidden("archive_after_days: only owners and admins may archive keys")
     return days
+
+
+def _listed(keyring: KeyringInfo, used_us: int) -> Keyring:
+    """Return a keyring of a list, with its last use."""
+    return structs.replace(_keyring(keyring), last_used_at=instant(used_us) if used_us else None)
 
 
 def _keyring(keyring: KeyringInfo) -> Keyring:

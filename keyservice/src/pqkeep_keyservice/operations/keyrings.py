@@ -86,12 +86,13 @@ def get(_: GetKeyring, context: Context) -> OperationResult:
 
 
 async def list_(request: ListKeyrings, context: Context) -> OperationResult:
-    """Return one page of keyrings, by name."""
+    """Return one page of keyrings."""
     page = await context.parts.store.find_keyring_page(request)
     listed = KeyringsFound(
         keyrings=tuple(keyring.shown for keyring in page.keyrings),
         total=page.total,
         has_more=page.has_more,
+        last_used_us=page.last_used_us,
     )
     return OperationResult(listed, None)
 

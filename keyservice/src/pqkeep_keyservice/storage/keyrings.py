@@ -17,10 +17,10 @@ from pqkeep_keyservice.keys.key_mac import (
 from pqkeep_keyservice.keys.key_versions import microseconds
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, KEY_TOTALS
 from pqkeep_keyservice.ledger.search import newest_keyring_revisions, recorded_keyring_revisions
 from pqkeep_keyservice.storage.key_versions import IS_DELETED, loaded_time, set_due, stored_time
-from pqkeep_keyservice.storage.schema import KEYRING_COUNTS, KEYRINGS
+from pqkeep_keyservice.storage.schema import KEYRING_COUNTS, KEYRINGS, KEYS
 from pqkeep_protocol.audit import FindKeyrings
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import (
@@ -31,7 +31,7 @@ from pqkeep_protocol.keys import (
     KeyringName,
     TenantId,
 )
-from pqkeep_protocol.messages import ListKeyrings
+from pqkeep_protocol.messages import KeyringSort, ListKeyrings
 
 _IS_OPEN = KEYRINGS.c.destruction.in_((DestructionState.SCHEDULED, DestructionState.BEGUN))
 _INFO = msgspec.json.Decoder(dict[str, str])
@@ -70,12 +70,14 @@ def list_keyrings(connection: sa.Connection, sealer: Sealer, tenant: TenantId) -
 
 
 class KeyringPage(NamedTuple):
-    """One page of a tenant's keyrings, by name."""
+    """One page of a tenant's keyrings."""
 
     keyrings: tuple[Keyring, ...]
     total: int
     """The number of matches on all pages."""
     has_more: bool
+    last_used_us: tuple[int, ...] = ()
+    """The last use of each, up to the newest checkpoint; 0 without one. Empty unless requested."""
 
 
 def find_keyring_page(
@@ -85,7 +87,23 @@ def find_keyring_page(
 
     Raises DamagedKeyError if a keyring of the page does not match its MAC, or if a keyring between
     the page's first and last name is missing or older than its last change in the audit log.
+    In another order than by name, only the keyrings of the page are compared with the log.
     """
+    page = (
+        _search(connection, sealer, request)
+        if request.is_search
+        else _by_name(connection, sealer, request)
+    )
+    if not request.counts_uses:
+        return page
+    used = _last_uses(connection, request.tenant, [keyring.info.name for keyring in page.keyrings])
+    return page._replace(
+        last_used_us=tuple(used.get(keyring.info.name, 0) for keyring in page.keyrings)
+    )
+
+
+def _by_name(connection: sa.Connection, sealer: Sealer, request: ListKeyrings) -> KeyringPage:
+    """Return a page in the order of names."""
     matches = sa.and_(*_conditions(request))
     query = sa.select(KEYRINGS).where(matches)
     if request.after is not None:
@@ -101,6 +119,100 @@ def find_keyring_page(
     has_more = len(found) > len(page)
     _require_newest(connection, request, page[-1].info.name if has_more else None)
     return KeyringPage(page, total, has_more)
+
+
+def _search(connection: sa.Connection, sealer: Sealer, request: ListKeyrings) -> KeyringPage:
+    """Return a page of a search. The default keyring is found without a row too."""
+    found = _searched(request).subquery()
+    total = connection.execute(sa.select(sa.func.count()).select_from(found)).scalar_one()
+    by = found.c[_SORTED_BY[request.sort]]
+    first = (by.desc() if request.is_descending else by.asc()).nulls_last()
+    page = sa.select(found.c.name).order_by(first, found.c.name)
+    names = connection.execute(page.offset(request.offset).limit(request.limit + 1)).scalars().all()
+    shown = names[: request.limit]
+    query = sa.select(KEYRINGS).where(KEYRINGS.c.tenant_id == request.tenant)
+    rows = connection.execute(query.where(KEYRINGS.c.name.in_(shown))) if shown else ()
+    keyrings = {keyring.info.name: keyring for keyring in (_authentic(sealer, row) for row in rows)}
+    keyrings.setdefault(DEFAULT_KEYRING, default_keyring(request.tenant))
+    recorded = newest_keyring_revisions(
+        connection, request.tenant, AUDIT_RECORDS.c.keyring.in_(shown)
+    )
+    if any(keyrings[name].revision < revision for name, revision in recorded.items()):
+        raise DamagedKeyError(_OLDER)
+    return KeyringPage(tuple(keyrings[name] for name in shown), total, len(names) > len(shown))
+
+
+_SORTED_BY = {
+    KeyringSort.NAME: "name",
+    KeyringSort.CREATED: "created_at_us",
+    KeyringSort.LAST_USED: "last_used_us",
+    KeyringSort.ROTATION: "rotation_days",
+}
+
+
+def _searched(request: ListKeyrings) -> sa.Select[Any]:
+    """Return the query of the keyrings that a search selects, with the columns to sort by."""
+    of = KEYRINGS.c
+    days = sa.func.nullif(of.rotation_days, 0).label("rotation_days")
+    listed: sa.FromClause
+    own = sa.select(of.name, of.created_at_us, days).where(*_conditions(request))
+    if _matches_default(request):
+        stored = sa.select(of.name).where(_is(KeyringId(request.tenant, DEFAULT_KEYRING)))
+        virtual = sa.select(
+            sa.literal(DEFAULT_KEYRING, of.name.type),
+            sa.null().cast(sa.BigInteger),
+            sa.null().cast(sa.Integer),
+        ).where(~stored.exists())
+        listed = sa.union_all(own, virtual).subquery()
+    else:
+        listed = own.subquery()
+    columns = listed.c
+    used = (
+        sa.select(
+            KEY_TOTALS.c.keyring.label("name"),
+            sa.func.max(KEY_TOTALS.c.last_used_us).label("last_used_us"),
+        )
+        .where(KEY_TOTALS.c.tenant_id == str(request.tenant))
+        .group_by(KEY_TOTALS.c.keyring)
+        .subquery()
+    )
+    times = request.used_since_us, request.unused_since_us
+    needs_uses = request.sort is KeyringSort.LAST_USED or times != (None, None)
+    tables: sa.FromClause = listed
+    last = used.c.last_used_us if needs_uses else sa.null().cast(sa.BigInteger)
+    if needs_uses:
+        tables = listed.outerjoin(used, used.c.name == columns.name)
+    query = sa.select(*columns, last.label("last_used_us")).select_from(tables)
+    for word in request.words:
+        query = query.where(sa.func.lower(columns.name).contains(word.lower(), autoescape=True))
+    if request.algorithms:
+        of_algorithms = sa.select(KEYS.c.keyring).where(
+            KEYS.c.tenant_id == request.tenant, KEYS.c.algorithm.in_(request.algorithms)
+        )
+        query = query.where(columns.name.in_(of_algorithms))
+    if request.created_before_us is not None:
+        query = query.where(columns.created_at_us < request.created_before_us)
+    if request.created_since_us is not None:
+        query = query.where(columns.created_at_us >= request.created_since_us)
+    if request.used_since_us is not None:
+        query = query.where(last >= request.used_since_us)
+    if request.unused_since_us is not None:
+        query = query.where(sa.or_(last.is_(None), last < request.unused_since_us))
+    if request.is_rotated is not None:
+        is_rotated = columns.rotation_days.is_not(None)
+        query = query.where(is_rotated if request.is_rotated else ~is_rotated)
+    return query
+
+
+def _last_uses(
+    connection: sa.Connection, tenant: TenantId, names: list[KeyringName]
+) -> dict[KeyringName, int]:
+    """Return the last use of some keyrings' keys, up to the newest checkpoint."""
+    of = KEY_TOTALS.c
+    query = sa.select(of.keyring, sa.func.max(of.last_used_us)).where(
+        of.tenant_id == str(tenant), of.keyring.in_(names)
+    )
+    return dict(map(tuple, connection.execute(query.group_by(of.keyring))))
 
 
 def _total(

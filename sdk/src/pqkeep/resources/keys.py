@@ -508,4 +508,5 @@ def _keyring(data: Data) -> Keyring:
         retired_public_keys_allowed=data.flag("retired_public_keys_allowed"),
         transit_type=data.text_or_none("transit_type"),
         archive_at=data.time_or_none("archive_at"),
+        last_used_at=data.time_or_none("last_used_at"),
     )

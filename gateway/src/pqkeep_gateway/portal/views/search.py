@@ -27,7 +27,7 @@ ACTIONS = (
     ("Generate a key", "/keys#generate", "generate_key"),
     ("Import a key", "/keys/import", "import_key"),
     ("Create a keyring", "/keyrings#create", "create_keyring"),
-    ("Show deleted keyrings", "/keyrings?deleted=true", "restore_keyring"),
+    ("Show deleted keyrings", "/keyrings?q=is:deleted", "restore_keyring"),
     ("Create an API key", "/api-keys#create", "create_api_key"),
     ("Invite a member", "/team#invite", "invite"),
     ("Make a rule", "/migration#new-rule", "put_rule"),
