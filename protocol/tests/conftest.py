@@ -61,6 +61,7 @@ from pqkeep_protocol.messages import (
     Encrypt,
     GenerateDataKey,
     KeyRequest,
+    ListKeyrings,
     ListRules,
     Mu,
     OverrideRule,
@@ -165,7 +166,14 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: C901, PLR0911 - one flat 
     return st.sampled_from(list(kind))  # an enumeration
 
 
-def _of(kind: type[Struct]) -> SearchStrategy[Any]:
+_SEARCHING = (
+    *("words", "algorithms", "created_before_us", "created_since_us", "used_since_us"),
+    *("unused_since_us", "is_rotated", "sort", "is_descending", "offset"),
+)
+"""The fields of a search of keyrings, which has no position by name."""
+
+
+def _of(kind: type[Struct]) -> SearchStrategy[Any]:  # noqa: C901 - one case for each frame
     fields = {field.name: _field(field.type) for field in structs.fields(kind)}
     if kind in (
         ScheduleDestruction,
@@ -191,6 +199,11 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:
         by_name = {"sort": st.just(InventorySort.NAME), "is_descending": st.just(value=False)}
         anywhere = {"after": st.none()}
         return st.builds(kind, **fields | by_name) | st.builds(kind, **fields | anywhere)
+    if kind is ListKeyrings:
+        by_name = kind(tenant=UUID(int=0))
+        plain = {name: st.just(getattr(by_name, name)) for name in _SEARCHING}
+        anywhere = {"after": st.none()}
+        return st.builds(kind, **fields | plain) | st.builds(kind, **fields | anywhere)
     if kind is FindEvidence:
         fields |= {"after": st.integers(0, 2**31), "size": st.integers(2**31 + 1, 2**63 - 1)}
         del fields["tenant"]
