@@ -31,7 +31,7 @@ from pqkeep_keyservice.ledger.key_usage import (
 )
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS, RARE
-from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records
+from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records, newest_rules_revisions
 from pqkeep_protocol.algorithms import USES, Algorithm, Operation
 from pqkeep_protocol.audit import (
     REFUSED,
@@ -450,6 +450,24 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
                 list_records(long_log, request)
     assert plans
     assert [plan for plan in plans if not plan.startswith("SEARCH audit_records")] == []
+
+
+async def test_revisions_of_rules_are_found_among_rare_records(
+    long_log: sa.Connection, backend: str
+) -> None:
+    """On SQLite the changes of a tenant's rules are found without reading its other records."""
+    if backend != "sqlite":
+        pytest.skip("PostgreSQL chooses by its statistics")
+    plans: list[str] = []
+
+    def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
+        found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        plans.extend(row[-1] for row in found if "audit_records" in row[-1])
+
+    sa.event.listen(long_log, "before_cursor_execute", explain)
+    for tenant in (TENANTS[1], None):
+        newest_rules_revisions(long_log, tenant)
+    assert set(plans) == {"SEARCH audit_records USING INDEX rare_operations (operation=?)"}
 
 
 async def test_a_preview_reads_the_days_that_it_compares(

@@ -343,7 +343,7 @@ class AuditService:
             raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
         rules: tuple[Rule, ...] | None = None
         with suppress(DamagedKeyError):  # logged where the rules are enforced
-            rules = (await self._rules.get(request.tenant)).rules
+            rules = await self._rules.list(request.tenant)
         keys: list[InventoryKey] = []
         for name, version in page.versions:
             entry = (await self._key_cache.get(name)).entry(version)
@@ -398,7 +398,7 @@ class AuditService:
         survey = await self._search(request.tenant, survey_keys, request, now)
         until = now + timedelta(days=request.denied_days)
         try:
-            rules = (await self._rules.get(request.tenant)).rules
+            rules = await self._rules.list(request.tenant)
         except DamagedKeyError:  # logged where the rules are enforced
             rules = ()
         denied: list[DeniedUses] = []

@@ -11,6 +11,7 @@ from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.rules import stored_revision
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.rules import Rule
 
 
 class RuleCache:
@@ -56,6 +57,10 @@ class RuleCache:
         if changes == self._changes:
             self._known[tenant.int] = rules
         return rules
+
+    async def list(self, tenant: TenantId) -> tuple[Rule, ...]:
+        """Return a tenant's rules. Raises the errors of ``get``."""
+        return () if self.known(tenant.int) is None else (await self.get(tenant)).rules
 
     async def get_or_discard(self, tenant: TenantId) -> tuple[RuleSet, bool]:
         """Return a tenant's rules, and whether they are damaged.
