@@ -200,8 +200,8 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:  # noqa: C901 - one case for
         anywhere = {"after": st.none()}
         return st.builds(kind, **fields | by_name) | st.builds(kind, **fields | anywhere)
     if kind is ListKeyrings:
-        by_name = kind(tenant=UUID(int=0))
-        plain = {name: st.just(getattr(by_name, name)) for name in _SEARCHING}
+        unsearched = ListKeyrings(tenant=TenantId(UUID(int=0)))
+        plain = {name: st.just(getattr(unsearched, name)) for name in _SEARCHING}
         anywhere = {"after": st.none()}
         return st.builds(kind, **fields | plain) | st.builds(kind, **fields | anywhere)
     if kind is FindEvidence:
