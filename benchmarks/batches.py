@@ -11,7 +11,7 @@ from benchmarks.load import Measurement
 ITEMS = 64
 """Items of a batch."""
 CONNECTIONS = (1, 8)
-"""Added to the run's own numbers: a program that processes a list has one connection."""
+"""They complete the run's own numbers: a program that processes a list has one connection."""
 
 
 class Batches(Struct, frozen=True):

@@ -40,7 +40,7 @@ CONNECTIONS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operation of both: its name and its algorithm in each."""
+    """An operation of both services, with its name and its algorithm in each."""
 
     theirs: str
     their_algorithm: str

@@ -7,6 +7,6 @@ WIDTH = 160
 
 
 def results_console() -> Console:
-    """Return standard output, as wide as the terminal, or as every table needs."""
+    """Return standard output, as wide as the terminal or as the widest table."""
     console = Console()
     return console if console.is_terminal else Console(width=max(WIDTH, console.width))

@@ -1,8 +1,8 @@
 """The cost of the inventory: pages over a long log, and the counting at its checkpoints.
 
 Run as ``python -m benchmarks.inventory``. It fills a new SQLite file by the key service's own code,
-without processes around it. Each commit has the records of one moment, and each second a checkpoint
-counts them. Then it reads all pages, and compares the counts with those of the exported records.
+without processes around it. Each commit has the records of one moment, and a checkpoint counts them
+each second. Then it reads all pages, and compares the counts with those of an export.
 """
 
 import argparse

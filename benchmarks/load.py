@@ -66,7 +66,7 @@ class Measurement(Struct, frozen=True):
     cpu_back: float
     """CPU per operation in the back process."""
     others: float
-    """Cores that were busy with other work. With more, the measurement is less reliable."""
+    """Cores that other work kept busy. With more, the measurement is less reliable."""
 
     @property
     def cpu(self) -> float:

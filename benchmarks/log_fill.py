@@ -5,7 +5,7 @@ Run as ``python -m benchmarks.log_fill SETTINGS RECORDS TENANTS VERSIONS TENANT`
 The key service of the settings file must not run. Records are committed by ``KeyStore.commit``, but
 ``BATCH`` at a time, with a checkpoint after each batch and a larger page cache. No requests are
 behind them. One record in ten belongs to the named tenant, the others to random ones. All versions
-of its key are made in one change, and its records use them in turn.
+of its key are made in one change, and the records use them in turn.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Filled(msgspec.Struct, frozen=True):
     records: int
     seconds: float
     cpu_microseconds: float
-    """For one record, with its share of a checkpoint."""
+    """The time for one record, with its share of a checkpoint."""
 
 
 async def fill(

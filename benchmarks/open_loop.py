@@ -25,7 +25,7 @@ from benchmarks.processes import output_of, python
 CREDENTIAL = "BENCHMARK_CREDENTIAL"
 CHUNK = 1 << 16
 STALL_SECONDS = 10.0
-"""Seconds without any response after which the remaining requests count as failed."""
+"""Seconds without a response after which the remaining requests count as failed."""
 OK = b"HTTP/1.1 200"
 LENGTH = b"content-length:"
 
@@ -39,7 +39,7 @@ class Load(Struct, frozen=True):
     rate: float
     """Requests a second."""
     seconds: float
-    """The measured seconds. One more second before them is not measured."""
+    """The measured seconds. The second before them is not measured."""
     connections: int
 
 

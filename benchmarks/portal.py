@@ -37,7 +37,7 @@ CHROMIUM = "/usr/bin/chromium"
 REQUESTS_PER_SECOND = 500
 CONNECTIONS = 16
 TIMES = 15
-"""Requests for each page; the first one does not count."""
+"""Requests for each page. The first one is not measured."""
 EMAIL = "owner@localhost"
 PASSWORD = "the horse prefers oats"  # noqa: S105 - of the test account
 PATHS = (
@@ -164,7 +164,7 @@ def request(
 
 
 def _existing(base_url: str, cookies: str) -> tuple[str, ...]:
-    """Return the existing pages of this installation. Requesting each once also warms it."""
+    """Return the existing pages of this installation. One request for each also warms it."""
     found = tuple(
         path
         for path in PATHS
@@ -176,7 +176,8 @@ def _existing(base_url: str, cookies: str) -> tuple[str, ...]:
 
 
 Times = dict[str, list[tuple[float, float]]]
-"""For each page: the gateway's own milliseconds, and those of the whole response."""
+"""For each page: the gateway's own milliseconds, and the milliseconds until the response is
+complete."""
 
 
 def _times(base_url: str, paths: tuple[str, ...], cookies: str) -> Times:

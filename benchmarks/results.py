@@ -70,7 +70,7 @@ class Results(Struct, frozen=True, kw_only=True):
     batches: tuple[Batches, ...]
     tls: TlsCost
     two_users: TwoUsers | None
-    """None: the run has no root rights, or no Python that other users can run."""
+    """None: the run has no root rights, or no Python that other users can execute."""
     local: tuple[Comparison, ...]
 
     def show(self, console: Console) -> None:

@@ -1,7 +1,7 @@
 """Counts the road of one request through both processes, and the interfaces: ``make road``.
 
 It sends similar requests repeatedly, and notes each call of pqkeep's code meanwhile. Other tasks
-run between requests, so the request with the fewest calls counts.
+run between requests, so the request with the fewest calls is reported.
 """
 
 import argparse

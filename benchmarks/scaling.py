@@ -2,9 +2,9 @@
 
 Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and
 with two of each. They are loaded alternately, with half of the connections for a tenant of each
-shard. Several gateways are loaded with as many connections as one, and with as many for each. Two
-separate installations, loaded at once, show the cost of more processes alone. It only reports the
-cost of one operation in each kind of process.
+shard. Several gateways are loaded with as many connections as one gateway, and with as many for
+each. Two separate installations, loaded at once, show the cost of more processes alone. It only
+reports the cost of one operation in each kind of process.
 """
 
 import argparse
@@ -79,7 +79,7 @@ SHAPES = (ONE, ONE, Shape(1, 1), Shape(2, 1), Shape(2, 2))
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The installations that are loaded at once, and their connections."""
+    """The installations that are loaded at once, with their connections."""
 
     places: Sequence[int]
     """Which of SHAPES."""
@@ -126,7 +126,7 @@ class Installed:
     valkey: int | None
 
     def processes(self) -> dict[int, str]:
-        """Return its processes with their kinds."""
+        """Return the processes with their kinds."""
         found = cpu.children(self.supervisor)
         if self.valkey is not None:
             found[self.valkey] = "valkey"

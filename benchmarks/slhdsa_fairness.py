@@ -147,7 +147,7 @@ def _load(work: Callable[..., None], arguments: tuple[str, ...]) -> Iterator[Cal
 def _keep_queued(
     stop: Event, done: "Synchronized[int]", url: str, algorithm: str, *api_keys: str
 ) -> None:
-    """Keep signatures queued with a number of clients, each with one request after another."""
+    """Keep signatures queued by a number of clients, each with one request after another."""
     body = {"algorithm": algorithm, "message": "AAAA"}
 
     def ask(client: httpx2.Client) -> None:

@@ -49,7 +49,7 @@ BY_TURNS = {
 }
 """Tests of tests/contract for every operation and every value, and the distance between cases.
 
-It divides neither number, so each operation and each value is in some case."""
+The distance divides neither number, so each operation and each value occurs."""
 
 
 def require_listed_tests(root: Path) -> None:

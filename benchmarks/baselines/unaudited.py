@@ -31,7 +31,7 @@ class UnauditedLog(AuditLog):
     async def commit(
         self, record: NewRecord, change: Change | None = None, epoch: int | None = None
     ) -> CommitOutcome:
-        """Commit a change with its record; report everything else as durable."""
+        """Commit a change with its record. Report every other record as durable."""
         if change is None:
             return CommitOutcome.DURABLE
         return await super().commit(record, change, epoch)

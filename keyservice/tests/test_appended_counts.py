@@ -101,7 +101,7 @@ async def test_counts_from_memory_are_those_of_the_records(
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_what_is_not_in_memory_is_read(store: KeyStore, sealer: Any, sql: Sql) -> None:
-    """A store that did not append the records counts them too, and only once."""
+    """Records that another store appended are counted too, and only once."""
     record = NewRecord(
         TENANTS[0], "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y",
         keyring=KeyringName("default"),
@@ -120,7 +120,7 @@ async def test_what_is_not_in_memory_is_read(store: KeyStore, sealer: Any, sql: 
 
 
 def test_only_whole_stretches_are_known() -> None:
-    """Commits are returned only for exactly their own records."""
+    """Commits are returned only for exactly the records that they cover."""
     appended = Appended(10)
     commits = [Commit(size, size, {}) for size in (12, 15, 20)]
     for commit in commits:

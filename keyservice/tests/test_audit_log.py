@@ -53,7 +53,7 @@ def row(number: int) -> NewRecord:
 
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 RENEWALS = 1
-"""Commits by which a server's session says meanwhile that it is in use."""
+"""Commits by which a server's session reports that it is in use."""
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ class Recorded:
         done: Operation | None = None,
         policy: str | Callable[[Any], str] | None = None,
     ) -> Any:
-        """Check the outcome and version of a request's record. Return the result, if any.
+        """As many points as there are tests of them. Return the result, if any.
 
         ``done`` and ``policy`` replace the request's own operation and policy in the record. A
         function of the result can return the policy.

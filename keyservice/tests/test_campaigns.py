@@ -86,7 +86,7 @@ class Mover:
         )
 
     async def agree(self) -> int:
-        """Check that the moves are those of the log. Return their number."""
+        """Check that the counted moves equal those in the log. Return their number."""
         moved = (await self.migration()).moved
         expected = self._sql(COUNT, str(self.tenant), "cards")
         assert [
@@ -115,7 +115,7 @@ async def mover(service: InProcessService, sql: Sql) -> Mover:
 
 
 async def test_moves_are_the_log_s_count(mover: Mover) -> None:
-    """Moves equal the log before and after a checkpoint, alone and in a batch, and only its own."""
+    """The counted moves equal the log's, before and after a checkpoint, alone and in a batch."""
     assert await mover.agree() == 0
     for expected in (4, 8):
         for version in (1, 2):
@@ -128,7 +128,7 @@ async def test_moves_are_the_log_s_count(mover: Mover) -> None:
 
 
 async def test_what_did_not_move_is_not_counted(mover: Mover) -> None:
-    """A refused re-encryption, and one of data that is already there, are no moves."""
+    """A refused re-encryption does not count, and neither does one of already moved data."""
     await mover.ask(mover.move(1, to=Algorithm.ML_KEM_1024))  # there is no such key
     assert not (await mover.ask(mover.move(2, to=KEM))).moved
     assert await mover.agree() == 0
@@ -152,7 +152,7 @@ async def test_the_newest_use_of_a_source_is_found(mover: Mover, sql: Sql) -> No
 
 
 async def test_refused_uses_name_their_principals(mover: Mover) -> None:
-    """Each refused use of a disabled version counts for its principal, in the canary's time only."""
+    """During a canary, each refused use of a disabled version counts for its principal."""
     read = Decrypt(**mover.key, version=KeyVersion(1), ciphertext=mover.blobs[0])
     write = Encrypt(**mover.key, version=None, plaintext=b"text")
     await mover.ask(Decrypt(**mover.key, version=KeyVersion(9), ciphertext=b""), "early")

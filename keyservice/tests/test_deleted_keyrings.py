@@ -118,7 +118,10 @@ class Caller:
 async def test_a_deleted_keyring_is_hidden_and_every_request_refused(
     service: InProcessService, restarted: Callable[[], InProcessService]
 ) -> None:
-    """Each request that names it is KEYRING_NOT_FOUND, even after a restart; lists leave it out."""
+    """Each request that names a deleted keyring is KEYRING_NOT_FOUND, also after a restart.
+
+    Lists omit it.
+    """
     caller = Caller(service)
     blob = await caller.prepare()
     public_key = (await caller.ask(GetActiveKey(**caller.key))).key.public_key
@@ -181,7 +184,7 @@ async def test_a_restored_keyring_is_as_it_was(service: InProcessService) -> Non
 async def test_a_deleted_keyring_s_keys_are_destroyed_at_its_time(
     service: InProcessService, sql: Sql
 ) -> None:
-    """Nothing changes before; then all its keys are destroyed, and those of other keyrings not."""
+    """Before the time nothing changes. Then all its keys are destroyed, and no others."""
     caller = Caller(service)
     await caller.prepare()
     at = await caller.delete()
@@ -257,7 +260,7 @@ async def test_the_default_keyring_cannot_be_deleted(tenant: TenantId) -> None:
 
 
 async def test_a_deleted_keyring_counts_until_it_is_destroyed(service: InProcessService) -> None:
-    """A deleted keyring can be restored, so it counts; after its destruction it does not."""
+    """A deleted keyring counts while it can be restored, and not after its destruction."""
     caller = Caller(service)
     await caller.prepare()
     at = await caller.delete()
@@ -394,7 +397,7 @@ class Deletions(RuleBasedStateMachine):
 
     @invariant()
     def ciphertexts_open_while_their_keyring_exists(self) -> None:
-        """No ciphertext opens in a deleted keyring, and each opens in one that was never gone."""
+        """A ciphertext of a deleted keyring does not open, and one of another keyring does."""
         for (name, version), blob in self.blobs.items():
             response = self.ask(
                 Decrypt, name, algorithm=KEM, version=KeyVersion(version), ciphertext=blob

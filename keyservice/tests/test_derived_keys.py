@@ -83,7 +83,7 @@ async def test_a_ciphertext_opens_only_with_its_context(
     restarted: Callable[[], KeyService],
     attribution: Attribution,
 ) -> None:
-    """Another context, other associated data, or both exchanged open nothing, also later."""
+    """With another context or other associated data, or with both exchanged, nothing opens."""
     await caller.prepare(algorithm)
     bound: Any = {"associated_data": b"iban", "context": OURS, "format": form}
     encrypt = Encrypt(**caller.of(algorithm, version=None, plaintext=TEXT), **bound)
@@ -113,7 +113,7 @@ async def test_a_ciphertext_opens_only_with_its_context(
 async def test_the_keyring_decides_about_the_context(
     algorithm: Algorithm, caller: Derived, attribution: Attribution
 ) -> None:
-    """Derived keys refuse a call without a context, and other keys one with it."""
+    """Derived keys require a context, and other keys refuse one."""
     await caller.prepare(algorithm)
     target: Any = Target(algorithm, CARDS, context=OURS)
     for keyring, context, refusal in (

@@ -445,7 +445,7 @@ async def test_a_restore_destroys_nothing_for_a_week(
 async def test_a_restore_postpones_the_destruction_of_a_deleted_keyring(
     serving: Serving, location: Location, sealer: Sealer, sql: Sql
 ) -> None:
-    """The keyring is listed with its new time, stays restorable until then, and is then destroyed."""
+    """The keyring is listed with its new time, and can be restored until it is destroyed then."""
     async with serving() as service:
         caller = Caller(service)
         await caller.prepare()
@@ -524,7 +524,7 @@ async def test_a_start_long_after_the_newest_record_destroys_nothing_at_first(
 
 
 class Attacker:
-    """A compromised gateway: it sends any frame that its socket accepts, in any order."""
+    """A compromised gateway, which sends any permitted frame in any order."""
 
     def __init__(self, choices: Choices, tenants: list[TenantId]) -> None:
         self._choices = choices
@@ -579,7 +579,7 @@ class Attacker:
         }
 
     def unused(self) -> frozenset[type]:
-        """Return the requests that it never sends: those that only read or use keys."""
+        """Return the requests that are never sent, because they only read or use keys."""
         return GATEWAY_REQUESTS - self._makers.keys()
 
     def next(self) -> Any:
@@ -628,7 +628,7 @@ USES = frozenset(
         *("ListLibraries", "VerifySignature"),
     }
 )
-"""Operations that use keys, or none, without changing any."""
+"""Operations that change no key, including those without a key."""
 
 
 @pytest.mark.threat("compromised-gateway")
@@ -695,7 +695,7 @@ async def test_no_sequence_of_frames_destroys_a_key(
 async def test_destructions_are_listed_by_pages(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each uncompleted destruction is on exactly one page, and nothing else is."""
+    """The pages have each destruction that is not completed once, and nothing else."""
     monkeypatch.setattr("pqkeep_keyservice.administration.MAX_DESTRUCTIONS_LISTED", 2)
     callers = [Caller(service) for _ in range(5)]
     for caller in callers:

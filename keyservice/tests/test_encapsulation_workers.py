@@ -1,4 +1,4 @@
-"""A worker process makes a batch's many encapsulations, as good as those of the event loop."""
+"""A worker process makes the encapsulations of a large batch as the event loop would."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def test_each_has_a_secret_of_its_own_that_the_key_opens(
     attribution: Attribution,
     made_elsewhere: list[int],
 ) -> None:
-    """For every KEM, each request gets its own secret, and its ciphertext opens to it."""
+    """For every KEM, each request gets its own secret, which its ciphertext decapsulates to."""
     requests = [encapsulate(owner, algorithm)] * MANY
     done = (await keys.execute(batch(owner, requests), attribution)).results
     assert made_elsewhere == [MANY]
@@ -196,7 +196,7 @@ async def test_what_is_not_alike_is_answered_in_its_place(
     made_elsewhere: list[int],
     sql: Sql,
 ) -> None:
-    """Other requests among many encapsulations keep their place and their own record."""
+    """Among many encapsulations, a batch's other requests keep their order and their records."""
     own = KEMS[KEM].generate()
     others: dict[int, ItemRequest] = {
         1: encapsulate(owner, Algorithm.X_WING),

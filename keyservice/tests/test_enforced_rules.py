@@ -185,7 +185,7 @@ async def caller(service: InProcessService, tenant: TenantId) -> Caller:
 
 @both_databases
 async def test_a_rule_denies_its_uses_and_no_reading(caller: Caller, sql: Sql) -> None:
-    """Each use alone denies its operations; all others, and everything that reads, go on."""
+    """Each use of a rule denies only its own operations. Others, and all reading, continue."""
     reads = await caller.reads()
     writes = caller.writes()
     for use, requests in writes.items():
@@ -207,7 +207,10 @@ async def test_a_rule_denies_its_uses_and_no_reading(caller: Caller, sql: Sql) -
 
 
 async def test_a_rule_denies_sign_hash_with_one_hash_function(caller: Caller) -> None:
-    """A digest of SHA-256 is denied with its own use; the others, and the message itself, are not."""
+    """A rule on SHA-256 denies such digests only.
+
+    Other digests, and the message itself, are signed.
+    """
     await caller.put(
         algorithms=(SIGNATURE,), uses=(RuleUse.SIGN_SHA_256,), deny_from=seconds() - DAY
     )
@@ -289,7 +292,7 @@ async def test_a_re_encryption_is_denied_by_its_target(caller: Caller) -> None:
 
 
 async def test_supplied_public_keys_are_covered(caller: Caller, sql: Sql) -> None:
-    """A tenant's own public key is in its keyring; another owner's only in ``*``."""
+    """A rule covers a tenant's own public key by its keyring, and another owner's only by ``*``."""
     own = (await caller.ask(GetActiveKey(**caller.key()))).key.public_key
     foreign = made_elsewhere(KEM)[1]
 
@@ -321,7 +324,7 @@ async def test_an_import_is_denied_after_its_import_key(caller: Caller) -> None:
 
 
 async def test_each_item_of_a_batch_has_its_rule(caller: Caller, sql: Sql) -> None:
-    """Items are warned, denied and allowed on their own, in threads and worker processes too."""
+    """Rules decide each item of a batch on its own, in threads and worker processes too."""
     await caller.put(warn_from=seconds(), algorithms=(KEM,))
     await caller.put(name="sign", deny_from=seconds(), algorithms=(SIGNATURE,))
     key, capsules = caller.key(), 20
@@ -372,7 +375,7 @@ async def test_a_gateway_cannot_weaken_a_rule(caller: Caller, sql: Sql) -> None:
 
 
 async def test_the_operator_can_weaken_a_rule(caller: Caller, sql: Sql) -> None:
-    """The operator's request lifts a rule at once, and its record has the new rules' digest."""
+    """The operator's request lifts a rule at once. Its record has the new digest of the rules."""
     await caller.put(deny_from=seconds() - DAY)
     encrypt = Encrypt(**caller.key(), version=None, plaintext=b"")
     assert await caller.kind(encrypt) is DENIED
@@ -483,7 +486,7 @@ async def test_rules_outlive_the_process(serving: Serving, tenant: TenantId) -> 
 
 
 async def test_a_change_during_the_load_is_not_lost(caller: Caller) -> None:
-    """Rules that change while all rules are read replace the ones that were read."""
+    """Rules that change while all rules are read are not overwritten by the old ones."""
     rules = caller.service.parts.rules
     await caller.put(deny_from=seconds() - DAY)
     newer = RuleSet(caller.tenant, (), 7)
@@ -545,7 +548,7 @@ async def test_a_rotation_goes_to_the_successor(rotating: Caller, sql: Sql) -> N
 
 
 async def test_a_rotation_follows_successors(rotating: Caller) -> None:
-    """A successor that is itself denied is followed to its own successor."""
+    """If a successor is denied, its own successor is used."""
     last = Algorithm.ML_KEM_1024
     await rotating.put(algorithms=(KEM,), successor=OTHER, deny_from=seconds() - DAY)
     await rotating.put(name="x", algorithms=(OTHER,), successor=last, deny_from=seconds() - DAY)

@@ -1,4 +1,4 @@
-"""An envelope's ciphertext opens only with its own header, and not as a plain ciphertext."""
+"""An envelope's ciphertext opens only with its own header, and never as a plain ciphertext."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def test_statements_cover_the_log(
     seconds: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The signed statements follow each other, and have every matching record with its proof."""
+    """The signed statements cover the log without gaps, with every matching record's proof."""
     monkeypatch.setattr(audit_service, "EVIDENCE_SECONDS", seconds)
     keys: AuditKeys = await service.execute(ListAuditKeys(tenant=INSTALLATION), attribution)
     public = {
@@ -114,7 +114,7 @@ async def test_statements_cover_the_log(
 async def test_a_statement_is_about_a_checkpoint_of_the_tenant(
     service: InProcessService, attribution: Attribution, size: int
 ) -> None:
-    """There is no statement on a tree that is not signed, or on a query of another tenant."""
+    """A statement needs a signed tree and a query of the tenant's own."""
     query = ListRecords(tenant=TENANT)
     for unsigned in (size - 1, size + 1):
         request = FindEvidence(tenant=TENANT, query=query, after=0, size=unsigned, limit=1)

@@ -1,4 +1,4 @@
-"""Signatures under public keys that a caller gives: each algorithm, and what is refused."""
+"""Signatures under public keys that a caller supplies: each algorithm, and refused keys."""
 
 from __future__ import annotations
 

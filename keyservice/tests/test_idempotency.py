@@ -45,7 +45,7 @@ def idempotency(key: str, request: str = "the request") -> Idempotency:
 
 
 class Owner:
-    """A tenant that changes its keys."""
+    """A tenant and its changes of keys."""
 
     def __init__(self, keys: KeyService, attribution: Attribution, sql: Sql) -> None:
         self.keys, self.attribution, self._sql = keys, attribution, sql
@@ -86,7 +86,7 @@ async def test_a_repeated_request_changes_once(owner: Owner) -> None:
 
 
 async def test_each_key_is_a_change_of_its_own(owner: Owner) -> None:
-    """Rotations with other keys, or without one, are made each time."""
+    """Rotations with different Idempotency-Keys, or without one, are all made."""
     await owner.generate(None)
     for number in range(3):
         await owner.rotate(idempotency(f"{number}"))

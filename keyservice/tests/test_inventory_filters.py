@@ -110,7 +110,7 @@ def fill(connection: sa.Connection, tenant: TenantId, made: list[Made]) -> None:
 
 
 def add_checkpoint(connection: sa.Connection) -> None:
-    """Store a checkpoint that counts nothing more."""
+    """Store a checkpoint that counts no further records."""
     log = connection.execute(sa.select(AUDIT_LOG.c.log_id)).scalar() or str(uuid4())
     row = {"size": 1, "algorithm": "Dilithium3", "log_id": log, "root": b"", "at_us": NOW}
     connection.execute(sa.insert(AUDIT_CHECKPOINTS), {**row, "key_version": 1, "signature": b""})
@@ -177,7 +177,7 @@ VALUES: dict[InventorySort, Callable[[Made], Any]] = {
 
 
 async def test_filters_orders_and_pages_are_those_of_the_rows(database: Database) -> None:
-    """Each filter and order gives the same as by hand, page by page, and never another tenant's."""
+    """Each filter and order gives the result of a computation in Python, for one tenant only."""
     made = some(1)
     await database.write(fill, TENANT, made)
     await database.write(fill, OTHER, some(2))

@@ -137,7 +137,7 @@ def caller(keys: KeyService, attribution: Attribution, tenant: TenantId) -> Call
 async def test_an_imported_key_is_the_one_that_was_made(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """An imported key has its original public key, works with it, and is marked as imported."""
+    """An imported key works, is marked as imported, and has its original public key."""
     private_key, public_key = made_elsewhere(algorithm)
     key = await caller.import_key(private_key, algorithm)
     assert (key.version, key.status, key.imported) == (V1, KeyStatus.ACTIVE, True)

@@ -1,4 +1,4 @@
-"""A survey names the keys that a tenant should look at, and counts the others."""
+"""A survey names the keys that need a tenant's attention, and counts the others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def names(found: NotableKeys) -> list[tuple[str, int | None]]:
 async def test_a_survey_finds_old_unused_and_doomed_keys(
     one: OneTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A keyring's own days decide about its age; a use makes a key used; a cancellation counts."""
+    """A keyring's own number of days decides about its keys' age. Uses and cancellations count."""
     of: dict[str, Any] = {"tenant": one.tenant, "algorithm": KEM}
     rings: dict[str, dict[str, Any]] = {}
     for ring, days in (("fast", 30), ("slow", 0), ("gone", 0)):
@@ -93,7 +93,7 @@ async def test_a_survey_finds_old_unused_and_doomed_keys(
 async def test_a_survey_counts_more_than_it_names(
     one: OneTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is small with any number of keys, and does not see those of another tenant."""
+    """A survey is small with any number of keys, and has no keys of other tenants."""
     for number in range(MAX_SURVEYED + 2):
         keyring = f"ring-{number}"
         await one.ask(CreateKeyring(tenant=one.tenant, keyring=keyring))

@@ -173,7 +173,7 @@ def statuses(versions: KeyVersions) -> list[KeyStatus]:
 
 
 def lasting(versions: KeyVersions) -> list[KeyStatus]:
-    """Return the status of each version; for a disabled one, its earlier status."""
+    """Return the status of each version; for a disabled one, the status before."""
     return [entry.lasting_status for entry in versions.entries]
 
 
@@ -259,7 +259,7 @@ def test_archiving_destroys_the_private_half_only() -> None:
 
 
 def test_resealing_replaces_what_is_sealed() -> None:
-    """A seed that is named gets its new form; another stays, and an archived key gets none."""
+    """A reseal changes the named seed only, and gives an archived key none."""
     versions = archive(rotate(rotate(ACTIVE)))
     resealed = versions.with_resealed(
         {KeyVersion(number): SealedSeed(b"resealed %d" % number) for number in (1, 2)}
@@ -278,7 +278,7 @@ def test_a_change_is_one_versions(number: int) -> None:
 
 
 def test_each_version_replaced_the_one_before_it() -> None:
-    """Each version but the first has the version that it replaced."""
+    """Each version except the first names the version that it replaced."""
     versions = rotate(rotate(rotate(ACTIVE)))
     assert [versions.version_before(KeyVersion(number)) for number in (2, 3, 4)] == [1, 2, 3]
     with pytest.raises(KeyServiceError) as refusal:
@@ -417,7 +417,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.versions = self.before = EMPTY
 
     def step(self, take: Callable[[T], KeyVersions], argument: T) -> None:
-        """Take a step if it is allowed."""
+        """Take a step, unless it is refused."""
         self.before = self.versions
         with suppress(KeyServiceError):
             self.versions = take(argument)
@@ -500,7 +500,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def a_change_is_one_revision(self) -> None:
-        """Each change, and nothing else, adds one revision."""
+        """Each change adds one revision, and nothing else does."""
         changed = self.versions.entries != self.before.entries
         assert self.versions.revision == self.before.revision + changed
 
@@ -530,7 +530,7 @@ def test_a_new_key_has_had_no_change() -> None:
 
 
 def test_an_idempotency_key_is_remembered_for_a_day() -> None:
-    """An Idempotency-Key finds its key for less than a day, and finds no other key."""
+    """An Idempotency-Key finds its own key for less than a day, and no other key."""
     used = Idempotency(b"k" * 32, b"r" * 32)
     versions = EMPTY.with_first(replace(new_entry(EMPTY), idempotency=used))
     (entry,) = versions.entries

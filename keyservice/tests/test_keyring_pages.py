@@ -249,7 +249,7 @@ async def test_names_are_found_by_their_parts(database: Database, sealer: Sealer
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prefix=st.from_regex(r"\A[A-Za-z0-9_.-]{0,3}\Z"))
 def test_every_name_sorts_before_the_end_of_its_prefix(prefix: str) -> None:
-    """The range from a prefix to its end contains exactly the names that begin with it."""
+    """The range from a prefix to its end contains exactly the names with that prefix."""
     for name in NAMES:
         assert (prefix <= name < prefix + "\x7f") == name.startswith(prefix)
 

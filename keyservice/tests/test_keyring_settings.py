@@ -70,7 +70,7 @@ def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Call
 
 
 def uses_of(tenant: TenantId, **more: Any) -> list[AnyRequest]:
-    """Return a request of each operation that uses a key. None of them opens or verifies."""
+    """Return a request of each operation that uses a key. No request opens or verifies."""
     of: dict[str, Any] = {"tenant": tenant, "keyring": CARDS, "version": V1, **more}
     kem, signature = {**of, "algorithm": KEM}, {**of, "algorithm": SIGNATURE}
     mac: dict[str, Any] = {**of, "algorithm": Algorithm.HMAC_SHA_256}
@@ -272,7 +272,7 @@ async def test_an_earlier_state_or_a_missing_row_is_refused(
 
 
 async def test_what_is_done_with_keyrings_is_recorded(caller: Caller) -> None:
-    """Each request has its record with the keyring's name, and a change has its revision."""
+    """Each request is recorded with the keyring's name, and a change with its revision."""
     await caller.create(CARDS)
     await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, description="cards"))
     await caller.ask(GetKeyring(tenant=caller.tenant, keyring=CARDS))
@@ -322,7 +322,7 @@ async def _below_minimum(caller: Caller, **fields: Any) -> set[Operation]:
 async def test_a_minimum_version_refuses_its_operations_and_no_others(
     caller: Caller, restarted: Callable[[], KeyService], attribution: Attribution
 ) -> None:
-    """Each operation with a version below the minimum is refused, and allowed once it is lowered."""
+    """Each operation refuses a version below the minimum until the minimum is lower."""
     await caller.create(CARDS)
     await caller.create(LOGS)
     await caller.generate(KEM, LOGS)
@@ -341,7 +341,7 @@ async def test_a_minimum_version_refuses_its_operations_and_no_others(
 
 
 async def test_the_active_key_is_below_the_minimum_until_it_is_rotated(caller: Caller) -> None:
-    """A request that names no version is refused too, and a rotation makes the next one pass."""
+    """A request without a version is refused too, until a rotation makes a new version."""
     await caller.create(CARDS, minimum_encryption_version=2)
     await caller.generate(KEM, CARDS)
     of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
@@ -368,7 +368,7 @@ async def test_a_lower_minimum_does_not_enable_a_disabled_version(caller: Caller
 
 
 async def test_minimum_versions_bind_re_encryption_and_supplied_keys(caller: Caller) -> None:
-    """A re-encryption obeys both keyrings, and one's own public key obeys its keyring."""
+    """Re-encryption obeys both keyrings, and encryption to an own public key obeys its keyring."""
     for name in (CARDS, LOGS):
         await caller.create(name)
     await caller.generate(KEM, CARDS, LOGS)
@@ -407,7 +407,7 @@ async def test_minimum_versions_bind_re_encryption_and_supplied_keys(caller: Cal
 async def test_the_keys_of_a_keyring_begin_at_its_first_version(
     caller: Caller, restarted: Callable[[], InProcessService], attribution: Attribution
 ) -> None:
-    """Each algorithm's first key has that number, after a restart too, and a rotation one more."""
+    """Each algorithm's first key has the keyring's first version, also after a restart."""
     made = await caller.create(CARDS, first_version=7)
     assert made.first_version == 7
     again = Caller(restarted(), caller.tenant, attribution)
@@ -460,7 +460,7 @@ async def test_a_changed_setting_is_damage(
     column: str,
     value: str,
 ) -> None:
-    """The keyring's MAC covers its Transit type and its settings that are true or false."""
+    """The keyring's MAC covers its Transit type and its Boolean settings."""
     made = await caller.ask(
         CreateKeyring(tenant=caller.tenant, keyring=CARDS, transit_type="aes256-gcm96")
     )

@@ -116,7 +116,7 @@ async def test_a_wrapped_key_opens_in_its_own_keyring_only(
 async def test_a_shared_secret_is_of_its_own_keyring_only(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """Another keyring's key of the same version gives another secret (FIPS 203)."""
+    """Keys of two keyrings with the same version give different secrets (FIPS 203)."""
     await caller.generate(algorithm, DEFAULT_KEYRING, CARDS, LOGS)
     here: dict[str, Any] = {
         "tenant": caller.tenant,
@@ -227,7 +227,7 @@ async def test_the_quota_counts_over_all_keyrings(caller: Caller) -> None:
 
 
 async def test_records_and_uses_say_which_keyring(caller: Caller) -> None:
-    """A record names its keyring, is found by it, and counts as a use of its key."""
+    """A record names its keyring, is found by that name, and counts as a use of its key."""
     kem = Algorithm.ML_KEM_768
     await caller.generate(kem, DEFAULT_KEYRING, CARDS)
     use = Encrypt(tenant=caller.tenant, keyring=CARDS, algorithm=kem, version=None, plaintext=TEXT)

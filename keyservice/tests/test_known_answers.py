@@ -22,7 +22,7 @@ KEM, SCHEME = KEMS[Algorithm.ML_KEM_768], SCHEMES[Algorithm.ML_DSA_65]
 
 
 def vectors(path: str, wanted: set[str]) -> Iterator[Vector]:
-    """Read the blocks of a NIST response file. Each begins with its count."""
+    """Read the blocks of a NIST response file. Each begins with its ``count`` line."""
     vector: Vector = {}
     with cryptography_vectors.open_vector_file(path, "r") as lines:
         for line in lines:

@@ -328,7 +328,7 @@ def every_request(tenant: TenantId, algorithm: Algorithm) -> Iterator[Any]:
 
 @pytest.mark.threat("legacy-keys")
 async def test_they_do_nothing_else(caller: Caller) -> None:
-    """Each other operation, alone and in a batch, is unsupported: with the key, and as a target."""
+    """Each other operation with a legacy key, or to one, is unsupported, alone and in a batch."""
     await with_targets(caller)
     for algorithm in LEGACY:
         await caller.import_key(document(algorithm), algorithm)
@@ -423,7 +423,7 @@ async def test_purposes_decide(caller: Caller) -> None:
 
 
 async def test_a_schedule_never_rotates_them(caller: Caller, service: InProcessService) -> None:
-    """In a keyring that rotates daily, an old legacy key stays, and only its retirement counts."""
+    """A schedule retires and archives legacy keys, and never rotates them."""
     settings = UpdateKeyring(tenant=caller.tenant, rotation_days=1, archive_after_days=1)
     await caller.ask(settings)
     await caller.import_key(document(OAEP_256), OAEP_256)
@@ -459,7 +459,7 @@ def changed_document(**changes: int) -> bytes:
 
 
 def composite_document() -> bytes:
-    """Return PKCS#8 of a key with numbers that agree, and a first prime that is none."""
+    """Return PKCS#8 of a key with consistent numbers and a composite first prime."""
     p, q = rsa_key().private_numbers().public_numbers.n, rsa_key(1024).private_numbers().q
     d = pow(65537, -1, (p - 1) * (q - 1))
     parts = {"dmp1": d % (p - 1), "dmq1": d % (q - 1), "iqmp": pow(q, -1, p)}
@@ -507,7 +507,7 @@ def refused_documents() -> Iterator[tuple[Algorithm, bytes, ErrorKind]]:
 
 @pytest.mark.threat("legacy-keys")
 async def test_weak_and_contradictory_keys_are_refused(caller: Caller) -> None:
-    """Each unusable document has its own refusal, and nothing is stored of it."""
+    """Each unusable document has its own refusal, and nothing of it is stored."""
     for algorithm, refused, kind in refused_documents():
         request = caller.importing(await caller.issue(algorithm), refused, algorithm)
         assert await caller.refusal(request) is kind, (algorithm, kind, refused[:40])
@@ -535,7 +535,7 @@ async def test_no_document_costs_a_primality_check(caller: Caller) -> None:
 async def test_documents_of_other_programs_are_taken(
     caller: Caller, restarted: Callable[[], KeyService], sql: Sql
 ) -> None:
-    """PKCS#1 gives the key that PKCS#8 gives, and a restarted key service decrypts with it."""
+    """PKCS#1 and PKCS#8 give the same key, and a restarted key service decrypts with it."""
     await with_targets(caller)
     data = private_document(rsa_key(), PrivateFormat.TraditionalOpenSSL)
     key = await caller.import_key(data, OAEP_256)

@@ -82,7 +82,7 @@ def oaep(path: str) -> Iterator[tuple[Values, bytes, bytes]]:
     ],
 )
 def test_oaep_decrypts(algorithm: str, path: str) -> None:
-    """Each ciphertext gives its message, and none with a label or another hash."""
+    """Each ciphertext decrypts to its message, and does not with a label or another hash."""
     count = 0
     for values, message, ciphertext in oaep(path):
         key = decryption_key(Algorithm(algorithm), values)
@@ -164,7 +164,7 @@ def test_rsa_verifies(family: str, path: str) -> None:
 
 
 def test_ecdsa_verifies() -> None:
-    """Each signature of NIST is valid exactly if NIST says so, in DER and as r || s."""
+    """Each signature of NIST is valid exactly if its vector says so, in DER and as r || s."""
     count = 0
     for heading, values in responses("ECDSA/FIPS_186-3/SigVer.rsp"):
         curve, hash_name = heading.split(",")

@@ -136,7 +136,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def rotate(self) -> None:
-        """Rotate a key, even a disabled one, which stays disabled."""
+        """Rotate a key. A disabled key stays disabled."""
         response = self.ask(RotateKey(**self.key))
         before = self.current
         assert (response is ErrorKind.KEY_NOT_FOUND) == (before is None)
@@ -164,7 +164,10 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS, days=st.sampled_from([5, 12]))
     def disable_until(self, number: int, days: int) -> None:
-        """Disable a version until a day, or a later one. One that is disabled without a day stays so."""
+        """Disable a version until a day, or a later one.
+
+        A version that is disabled without a day stays disabled.
+        """
         until = datetime.now(UTC) + timedelta(days=days)
         response, version = self.change(partial(DisableKey, until=until), number)
         if version is not None:

@@ -230,7 +230,7 @@ async def test_a_cut_handshake_harms_nobody(
 ) -> None:
     """A connection may end at any byte of a gateway's handshake or first frame.
 
-    Nothing of it is executed or kept, and each cut handshake is one line of the log.
+    Its request is neither executed nor kept, and each cut handshake is one log line.
     """
     context = link_ca.tls(Role.GATEWAY).context
     for is_second, share in product((False, True), (0.0, 0.01, 0.5, 0.99)):
@@ -272,7 +272,7 @@ def _is_over(server: Server) -> bool:
 async def _cut(
     peer: Peer, context: ssl.SSLContext, share: float, *, is_second: bool, is_reset: bool
 ) -> None:
-    """Send a share of a gateway's first or second flight, which has a frame at its end; then end."""
+    """Send a part of a gateway's flight, which ends with a frame; then end the connection."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname=HOST)
     with suppress(ssl.SSLWantReadError):
@@ -301,7 +301,7 @@ async def test_half_open_handshakes_lock_nobody_out(
 ) -> None:
     """A thousand half-open handshakes have a limited cost, and end no gateway's handshake.
 
-    That holds for a gateway that comes later, and for an earlier one that is slow.
+    The same holds for a gateway that connects later, and for an earlier one that is slow.
     """
     slow = socket.create_connection((LOOPBACK, port))
     flood = (STRANGER, 0)
@@ -340,7 +340,7 @@ async def test_connections_are_bounded(
 
 @pytest.mark.threat("compromised-gateway")
 async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: LinkCa) -> None:
-    """If one host has all connections, its oldest ends for another host's, but not for its own."""
+    """One host's connections make way for another host's, oldest first, and never for its own."""
     context = link_ca.tls(Role.GATEWAY).context
     gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
     assert await gateways[-1].ask(Ping(1)) == Pong(1)

@@ -1,4 +1,4 @@
-"""A key service refuses a log that differs from the one it signed."""
+"""A key service refuses a log that differs from the signed one."""
 
 from __future__ import annotations
 

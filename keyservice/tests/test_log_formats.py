@@ -1,4 +1,4 @@
-"""A record keeps its original format, and so its text and its leaf, for ever."""
+"""A record keeps its original format for ever, and with it its text and leaf."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_old_leaves_are_unchanged(before: list[Proof], after: list[Proof])
 
 @BOTH
 async def test_records_of_both_formats_are_proven(after: list[Proof], database: Database) -> None:
-    """Proofs of both formats lead to one root, and each size is consistent with the next."""
+    """Proofs of both formats lead to one root, and each tree is consistent with the next."""
     leaves = leaves_of(after)
     root = root_of(leaves)
     for index, proof in enumerate(after):

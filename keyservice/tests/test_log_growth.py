@@ -166,7 +166,7 @@ async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer,
 
 
 async def _until_back(database: Database) -> None:
-    """Wait for the session that replaces a failed one."""
+    """Wait for the new session after a failed one."""
     async with asyncio.timeout(60):
         while True:
             with suppress(DatabaseUnavailableError):
@@ -177,7 +177,7 @@ async def _until_back(database: Database) -> None:
 async def test_time_never_runs_backwards(
     store: KeyStore, sealer: Sealer, location: Any, tenant: TenantId, sql: Sql
 ) -> None:
-    """If the last record is from the future, the next one has the same time."""
+    """If the last record's time is in the future, the next record has the same time."""
     await store.commit([(new_record(tenant), None)])
     future = time.time_ns() // 1000 + 3_600_000_000
     location.sql("UPDATE audit_records SET recorded_at_us = ?", future)

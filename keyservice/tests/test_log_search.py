@@ -202,7 +202,7 @@ def test_pages_together_are_what_matches(asked: dict[str, Any], shelf: Shelf) ->
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
-    """Each filter alone finds some records, and not all."""
+    """Each filter alone finds some records, but not all."""
     value = {
         "operations": ("sign", "encrypt"),
         "algorithm": Algorithm.ML_KEM_768,

@@ -35,7 +35,7 @@ def climbed(line: bytes, index: int, size: int, path: tuple[bytes, ...]) -> byte
 
 
 async def test_tiles_of_both_levels(store: KeyStore, keys: KeyService, sql: Sql) -> None:
-    """65,536 records have 256 tiles and one above them, and proofs across them are valid."""
+    """65,536 records have 256 tiles and one tile above them; proofs that cross tiles are valid."""
     size = 65_600
     row = NewRecord(
         TENANT, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"

@@ -42,7 +42,7 @@ def generated(material: KeyMaterial, tenant: TenantId, algorithm: Algorithm) -> 
 
 
 def seedless(entry: KeyEntry) -> KeyEntry:
-    """Return the entry with a seed that does not open, so that only a cached key works."""
+    """Return the entry with an unusable seed, so that only a cached key works."""
     return replace(entry, sealed=NOTHING)
 
 
@@ -78,7 +78,7 @@ def test_a_kept_key_is_its_tenants_only(material: KeyMaterial, tenant: TenantId)
 def test_a_public_key_is_authentic_for_its_own_place_only(
     material: KeyMaterial, tenant: TenantId
 ) -> None:
-    """A verified public key does not vouch for another one in the same place."""
+    """A verified public key does not make another one in the same entry trusted."""
     entry = generated(material, tenant, Algorithm.ML_KEM_768)
     other = generated(material, tenant, Algorithm.ML_KEM_768)
     material.authenticate(tenant, entry)

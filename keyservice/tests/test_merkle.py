@@ -103,7 +103,7 @@ def test_growing_in_steps_changes_nothing(first: int, more: int) -> None:
 
 @given(st.integers(1, 600), st.data())
 def test_an_inclusion_proof_leads_to_the_root(size: int, data: st.DataObject) -> None:
-    """Each leaf's proof is valid, and not for another leaf or place."""
+    """Each leaf's proof is valid for that leaf and place only."""
     index = data.draw(st.integers(0, size - 1))
     prove = inclusion_prover(size, subtree)
     proof = prove(index)

@@ -44,7 +44,7 @@ class Books:
         await self.service.parts.store.commit([(record, None)])
 
     async def work(self, tenant: TenantId) -> None:
-        """Run operations that count, and others."""
+        """Run counted operations and uncounted ones."""
         for operation in Operation:
             await self.record(tenant, operation)
         await self.record(tenant, Operation.VERIFY, ErrorKind.VERIFICATION_FAILED)

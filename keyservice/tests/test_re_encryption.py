@@ -95,7 +95,7 @@ async def test_a_ciphertext_is_no_wrapped_key(
 async def test_data_that_is_already_there_stays(
     tenant: TenantId, keys: KeyService, attribution: Attribution, sql: Sql
 ) -> None:
-    """Data under the target's version and form comes back unchanged, and counts as no move."""
+    """Data already under the target's version and form is returned unchanged, and is no move."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     named: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     bound: dict[str, Any] = {**named, "version": ONE, "associated_data": b"row"}

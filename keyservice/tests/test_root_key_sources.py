@@ -168,7 +168,7 @@ def test_a_token_derives_the_root_key(hsm: SoftHsm) -> None:
 
 
 def test_each_token_key_has_its_own_root_key(hsm: SoftHsm) -> None:
-    """A token key always derives the same root key, and another token key another one."""
+    """A token key always derives the same root key; another token key derives another one."""
     one, other = hsm.source("root-1"), hsm.source("root-2")
     create_token_key(one)
     first = bytes(derive_root_key(one).reveal())
@@ -247,7 +247,10 @@ def test_a_token_that_is_not_set_up_is_refused(
 
 
 def test_a_token_that_is_away(hsm: SoftHsm) -> None:
-    """Without its token there is no root key. When it returns, the same process can read it."""
+    """Without its token there is no root key.
+
+    When the token is back, the same process can read the root key.
+    """
     source = hsm.source("key")
     create_token_key(source)
     away = hsm.tokens.rename(hsm.folder / "away")

@@ -258,7 +258,7 @@ def slow_entry(material: KeyMaterial, tenant: TenantId) -> KeyVersions:
 
 
 async def test_only_older_root_keys_are_dropped(serving: Serving) -> None:
-    """A rotation drops only older root keys, not one that was added meanwhile."""
+    """A rotation drops older root keys only, and keeps one that was added meanwhile."""
     async with serving() as service:
         store = service.parts.store
 
@@ -421,7 +421,7 @@ async def test_rules_are_under_the_new_root_key(  # noqa: PLR0917 - fixtures are
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """Their MAC is renewed before the old root key goes, and they are unchanged."""
+    """Their MACs are renewed before the old root key is dropped; nothing else changes."""
     await store.check()
     put = PutRule(tenant=tenant, rule=Rule("end", (KEM,)))
     await keys.execute(put, attribution)

@@ -129,7 +129,7 @@ async def _previewed(world: World, *rules: Rule) -> list[tuple[Any, ...]]:
 
 
 async def test_a_use_counts_for_the_first_of_several_rules(world: World) -> None:
-    """Rules of one preview do not count a use twice; exceptions leave their API keys out."""
+    """If several rules match, a use counts once. API keys with an exception are left out."""
     encrypts = (RuleUse.ENCRYPT,)
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     rules = (
@@ -149,7 +149,7 @@ async def test_a_use_counts_for_the_first_of_several_rules(world: World) -> None
 async def test_older_uses_and_other_tenants_are_left_out(
     world: World, stranger: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After PREVIEW_DAYS days the uses are gone; another tenant sees only its own."""
+    """A preview has the tenant's own uses of the last PREVIEW_DAYS days."""
     rule = Rule("r", (KEM,))
     other = World(world.keys, stranger)
     assert await _previewed(other, rule) == [("r", BILLING, "default", "generate-key", 1)]

@@ -251,7 +251,7 @@ def test_the_successor_is_settled_once_a_rule_denies() -> None:
 
 @pytest.mark.threat("compromised-gateway")
 def test_an_earlier_rule_does_not_replace_a_settled_successor() -> None:
-    """A new rule that denies earlier, for the same keys, needs the successor that is in force."""
+    """A new rule for the same keys that denies earlier must name the successor in force."""
     settled = rule("z", deny_from=MIDNIGHT, keyrings=("cards",), successor=OTHER)
     for other, weaker in (
         ({"successor": Algorithm.X_WING}, True),
@@ -328,12 +328,12 @@ def test_a_change_that_is_not_weaker_denies_at_least_as_much(
 @given(_sets)
 @settings(max_examples=50)
 def test_the_stored_text_holds_everything(found: RuleSet) -> None:
-    """Rules are equal after they are written and read, and so is their digest."""
+    """Encoding and decoding change neither rules nor their digest."""
     assert rules_of(found.text) == found.rules
 
 
 def test_a_tenant_has_a_maximum_number_of_rules() -> None:
-    """One rule more is refused; replacing one is not."""
+    """One rule more than the limit is refused. Replacing a rule is always possible."""
     full = rules(*(rule(f"rule-{number:02}") for number in range(MAX_RULES)))
     assert full.with_rule(rule("rule-00", deny_from=MIDNIGHT)).revision == MAX_RULES + 1
     with pytest.raises(KeyServiceError) as refused:
@@ -357,7 +357,7 @@ def test_a_tenant_has_a_maximum_number_of_rules() -> None:
     ],
 )
 def test_contradictory_rules_are_refused(fields: dict[str, Any]) -> None:
-    """A rule names nothing twice, warns before it denies, and its successor has its kind."""
+    """A rule has no duplicate names, warns before it denies, and its successor is of its kind."""
     with pytest.raises(ValueError, match=next(iter(fields)).split("_")[0]):
         rule(**fields)
 

@@ -224,7 +224,7 @@ async def test_a_time_never_ends_a_disabling_without_one(service: InProcessServi
 
 @pytest.mark.threat("compromised-gateway")
 async def test_a_later_time_is_never_replaced_by_an_earlier_one(keys: KeyService) -> None:
-    """Disabling a disabled key extends it and does not enable it early: that takes enabling."""
+    """Disabling a disabled key can extend its time. Only enabling ends it early."""
     caller = Caller(keys)
     await caller.prepare()
     until = days(2)
@@ -236,7 +236,7 @@ async def test_a_later_time_is_never_replaced_by_an_earlier_one(keys: KeyService
 
 
 async def test_a_disabling_is_ended_early_only_by_its_own_time(keys: KeyService) -> None:
-    """Enabling with a time leaves a key alone that is disabled until another time, or without one."""
+    """The enabling of one time leaves keys disabled that have another time, or none."""
     caller = Caller(keys)
     await caller.prepare()
     until, other = days(1), days(2)
@@ -251,7 +251,10 @@ async def test_a_disabling_is_ended_early_only_by_its_own_time(keys: KeyService)
 
 @both_databases
 async def test_no_key_becomes_active_beside_a_disabled_one(keys: KeyService, sql: Sql) -> None:
-    """A disabled active key keeps its place and quota. With a successor it becomes retired."""
+    """A disabled active key keeps its place and counts in the quota.
+
+    With a successor it becomes retired.
+    """
     caller = Caller(keys)
     generate = GenerateKey(**caller.key, quota=1)
     await caller.ask(generate)
@@ -302,7 +305,7 @@ async def test_a_repetition_changes_nothing(keys: KeyService, sql: Sql) -> None:
 async def test_the_clock_archives_once(
     service: InProcessService, restarted: Callable[[], InProcessService], sql: Sql
 ) -> None:
-    """A key is archived at its time, once, with one record, even by several schedules."""
+    """At its time a key is archived once, with one record, even if several schedules run."""
     caller = await scheduled(service)
     schedule = service.parts.schedule
     for too_early in (days(-1), days(0), days(6.99)):
@@ -478,7 +481,10 @@ def in_keyring(caller: Caller, **limits: Any) -> CreateKeyring:
 async def test_a_keyring_rotates_its_active_keys(
     service: InProcessService, serving: Serving, sql: Sql
 ) -> None:
-    """Active keys rotate once at their age, with a record; other and disabled keys do not."""
+    """Active keys rotate once when they reach the age, with a record.
+
+    Other and disabled keys do not.
+    """
     caller, schedule = Caller(service), service.parts.schedule
     outside: dict[str, Any] = {"tenant": caller.tenant, "algorithm": KEM}
     await caller.ask(in_keyring(caller, rotation_days=30))

@@ -130,7 +130,7 @@ def test_no_other_mac_is_accepted(sealer: Sealer) -> None:
     "stolen-backup-and-recovery-key",
 )
 def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:
-    """Neither another root key nor another id of the same root key opens a seed."""
+    """A seed needs its own root key under its own id."""
     sealed = sealer.seal(Secret(SEED), HERE)
     assert refused(Sealer({1: Secret(os.urandom(32))}), sealed)
     root_key = os.urandom(32)
@@ -139,7 +139,7 @@ def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:
 
 
 def test_check_values_tell_root_keys_apart(sealer: Sealer) -> None:
-    """A check value matches only its own root key, and is not part of it."""
+    """A check value fits one root key, and contains no part of it."""
     root_key = os.urandom(32)
     other = Sealer({1: Secret(root_key)})
     assert other.matches(1, Sealer({1: Secret(root_key)}).check_value(1))

@@ -1,6 +1,6 @@
 """The real process: ready, hardened, durable and orderly.
 
-One process is started like an operator starts it. The others are forks of a program that has
+One process is started as operators start it. The others are forks of a program that has
 imported everything.
 """
 
@@ -62,7 +62,7 @@ ASKED = 64
 """Lists of 61 keys: several times the size of the buffers of sockets and client."""
 NOBODY = 65534
 FILE_SIZE = 1024 * 1024
-"""Bytes to which a file may grow: more than a small database has, less than one that is filled."""
+"""The limit of a file's size in bytes: a small database fits, and a filled one does not."""
 
 
 def call(number: int, request: AnyRequest) -> Call:
@@ -525,7 +525,7 @@ def test_a_failed_background_task_ends_the_process(installation: Installation) -
 
 
 def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) -> None:
-    """A log that differs from the signed one gives status 78, and no byte changes."""
+    """A log that differs from the signed one ends the start with status 78, and no byte changes."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(KEM))

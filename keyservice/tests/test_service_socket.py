@@ -295,7 +295,7 @@ async def test_no_time_poisons_what_is_recorded_with_it(connect: Connect, at_us:
 
 
 async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal) -> None:
-    """Check that one event of three is refused, and the others are recorded."""
+    """Check that the log refuses one event of three and records the others."""
     before, after = event(1, AuditEvent.CREATE_TENANT), event(3, AuditEvent.SIGN_UP)
     brought = RecordEvents(tenant=INSTALLATION, events=(before, bad, after))
     await client.send(call(1, brought))
@@ -346,7 +346,7 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
 
 
 def test_every_request_has_its_socket() -> None:
-    """Each request belongs to one socket only, except those that stop a destruction or list."""
+    """Each request is accepted on one socket only, except lists and cancelled destructions."""
     assert set(RESULT_TYPE) == GATEWAY_REQUESTS | OPERATOR_REQUESTS
     lists = {ListRules, ListWitnesses}
     assert DESTRUCTION_REQUESTS | lists == GATEWAY_REQUESTS & OPERATOR_REQUESTS
@@ -427,7 +427,7 @@ async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> No
 
 
 async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None:
-    """Each gateway event is recorded, and each key operation if it is refused."""
+    """Each event of the gateway is accepted, and each key operation as a refusal."""
     done = [(operation, "success") for operation in AuditEvent]
     refused = [(operation, "ERR_POLICY_001") for operation in (*AuditEvent, *Operation)]
     events = tuple(event(n, *kind) for n, kind in enumerate([*done, *refused], 1))
@@ -442,7 +442,7 @@ async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None
 
 
 async def test_pings_and_calls_are_answered_by_their_ids(connect: Connect) -> None:
-    """Each frame gets one response with its id, in any order and from any pieces."""
+    """Each frame gets one response with its id, in any order and however the bytes are split."""
     client: Client = await connect()
     await client.send(Ping(7), call(2**64 - 1, GENERATE), Ping(8))
     got = await client.receive(3)
@@ -593,7 +593,10 @@ async def test_a_call_is_answered_even_if_its_result_is_too_large(connect: Conne
 
 
 async def test_a_version_beyond_all_keys_harms_nobody_else(connect: Connect) -> None:
-    """A 64-bit version is an invalid frame. Its sender is disconnected, others are served."""
+    """A 64-bit version is an invalid frame.
+
+    Its sender is disconnected, and other clients are served.
+    """
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)

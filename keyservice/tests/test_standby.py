@@ -66,7 +66,7 @@ async def until(condition: Callable[[], bool], meanwhile: Callable[[], object] =
 
 
 async def next_epoch(database: FencedDatabase, after: int) -> int:
-    """Wait for an epoch other than ``after``, and return its number."""
+    """Wait for an epoch other than ``after``, and return it."""
     await until(lambda: database.writer.epoch not in {0, after})
     return database.writer.epoch
 
@@ -145,7 +145,7 @@ async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None
 
 
 async def test_a_holder_that_the_server_works_for_is_left_alone(opened: Open, sql: Sql) -> None:
-    """A long statement, as on a slow disk, does not count as silence."""
+    """A long statement, as with a slow disk, does not end the session."""
     active, standby = await opened(), await opened()
     await until(lambda: standby.writer.is_standing_by)
     await active.write(one)
@@ -202,7 +202,7 @@ async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
 
 
 async def test_only_a_key_service_s_session_is_ended(opened: Open, sql: Sql) -> None:
-    """A restore that holds the lock is waited for, however long it takes."""
+    """A key service waits for a restore that holds the lock, and never ends its session."""
     active = await opened()
     server = active._server
     assert isinstance(server, PostgresqlServer)

@@ -102,7 +102,7 @@ async def test_a_supplied_key_verifies_as_a_version_does(
     stranger: TenantId,
     attribution: Attribution,
 ) -> None:
-    """For messages, digests and mus, a supplied key gives the same results as its version."""
+    """For messages, digests and mus, a supplied key gives the results of its stored version."""
     mine: Any = {"tenant": tenant, "algorithm": algorithm}
     made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
     by_version: Any = {**mine, "version": ONE}
@@ -315,7 +315,10 @@ async def test_one_s_own_key_keeps_its_status(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """An own key gets new data as its status and its keyring allow; a stranger's is foreign."""
+    """A tenant's own public key is used as its status and keyring allow.
+
+    Another owner's counts as foreign.
+    """
     named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
     await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
@@ -336,7 +339,7 @@ async def test_one_s_own_key_keeps_its_status(
 async def test_its_use_is_the_version_s(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Encryption to an own public key counts as a use of its version."""
+    """Encryption to a tenant's own public key counts as a use of its version."""
     named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
     await keys.execute(
@@ -379,7 +382,7 @@ async def test_a_keyring_s_purposes_and_the_caller_s_keyrings_hold(
 async def test_a_batch_resolves_each_supplied_key(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """In a batch too, a retired own key is refused, with its version in the record."""
+    """In a batch, too, a retired version's public key is refused, and the record names it."""
     named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
     await keys.execute(RotateKey(**named), attribution)

@@ -135,7 +135,7 @@ def test_what_was_sealed_is_opened(plaintext: bytes, data: bytes, info: bytes) -
 @settings(max_examples=100, deadline=None)
 @given(plaintext=st.binary(max_size=60), bit=st.integers(min_value=0), cut=st.integers(min_value=1))
 def test_what_was_changed_does_not_open(plaintext: bytes, bit: int, cut: int) -> None:
-    """One changed bit anywhere, a cut, another info, other data or another key: nothing opens."""
+    """Nothing opens after a changed bit or a cut, or with another info, data or key."""
     key = loaded(XAES)
     sealed = key.encrypt(plaintext, info=b"info", associated_data=b"data")
     place, mask = divmod(bit % (8 * len(sealed)), 8)
@@ -194,7 +194,7 @@ BOUND = b"customers/42"
 
 
 async def places_of(caller: Caller, *algorithms: Algorithm) -> Places:
-    """Return each key version of two keyrings of two tenants, with the fields that name it."""
+    """Return each key version of two keyrings of two tenants, with the fields that identify it."""
     tenants = (caller, Caller(caller.keys, TenantId(uuid4()), caller.attribution))
     for tenant in tenants:
         await tenant.prepare(*algorithms)
@@ -208,7 +208,7 @@ async def places_of(caller: Caller, *algorithms: Algorithm) -> Places:
 
 
 async def sealed_in_each_form(caller: Caller, of: dict[str, Any]) -> dict[str, bytes]:
-    """Return what one key version makes, by the operation that opens it and a name."""
+    """Return the results of one key version, by a name and the operation that opens them."""
     bound: Any = {"associated_data": BOUND}
     made = dict[str, bytes]()
     forms: list[tuple[str, CiphertextFormat | None]] = [
@@ -241,7 +241,7 @@ def openings(of: dict[str, Any], blob: bytes) -> dict[str, Any]:
 async def test_a_result_opens_only_where_it_was_made(caller: Caller) -> None:
     """No other tenant, keyring, version, form or purpose opens a ciphertext, envelope or key.
 
-    The whole matrix: what each of eight key versions makes, against each operation of each.
+    The results of each of eight key versions are tried with each operation of each version.
     """
     places = await places_of(caller, XAES)
     assert len(places) == 8
@@ -262,7 +262,7 @@ async def test_a_result_opens_only_where_it_was_made(caller: Caller) -> None:
 @pytest.mark.threat("other-tenant")
 @both_databases
 async def test_a_mac_verifies_only_where_it_was_made(caller: Caller) -> None:
-    """No other tenant, keyring, version or algorithm verifies a MAC, nor one that is cut."""
+    """A MAC is valid only under its own tenant, keyring, version and algorithm, and uncut."""
     places = await places_of(caller, *MACS)
     assert len(places) == 16
     for maker, of in [place for place in places if place[1]["version"] == TWO]:
@@ -278,7 +278,7 @@ async def test_a_mac_verifies_only_where_it_was_made(caller: Caller) -> None:
 
 @both_databases
 async def test_an_older_version_opens_what_it_made_only(caller: Caller) -> None:
-    """What a version made before its rotation opens under it, and under no later one."""
+    """Results from before a rotation open under their own version and under no later one."""
     await caller.ask(GenerateKey(**caller.named(), quota=None))
     first = caller.named(version=ONE, keyring="default")
     made = await sealed_in_each_form(caller, first)
@@ -350,7 +350,7 @@ async def test_data_moves_in_both_directions(other: Algorithm, caller: Caller, s
 
 @both_databases
 async def test_a_wrong_algorithm_is_named(caller: Caller) -> None:
-    """A ciphertext of XAES that is sent as one of ML-KEM-768 is refused as such, and vice versa."""
+    """A ciphertext of XAES that is sent as one of ML-KEM-768 is refused, and the reverse."""
     kem = Algorithm.ML_KEM_768
     await caller.prepare(XAES, kem)
     for one, other in ((XAES, kem), (kem, XAES)):
@@ -363,7 +363,7 @@ async def test_a_wrong_algorithm_is_named(caller: Caller) -> None:
 @both_databases
 @pytest.mark.parametrize("algorithm", DATA_KEYS)
 async def test_data_keys(algorithm: Algorithm, caller: Caller, sql: Sql) -> None:
-    """A data key of each size and form opens with its own key only, and adds one record."""
+    """A data key of each size and form opens only with its own key, and is recorded once."""
     await caller.prepare(algorithm)
     wraps = Operation.WRAP in ALGORITHMS[algorithm].operations
     forms = [CiphertextFormat.CIPHERTEXT, CiphertextFormat.ENVELOPE, *([None] if wraps else [])]
@@ -485,7 +485,7 @@ async def test_status_and_purpose_apply(caller: Caller) -> None:
 
 
 async def test_symmetric_keys_have_no_public_half(caller: Caller) -> None:
-    """Nothing encapsulates to them, imports them, or takes a check value as a public key."""
+    """Encapsulation and import are refused, and so is a check value in place of a public key."""
     await caller.prepare(XAES)
     listed = await caller.ask(
         ListKeys(tenant=caller.tenant, algorithm=XAES, status=None, keyring="default")
@@ -516,7 +516,7 @@ async def test_the_record_of_a_key_has_its_fingerprint(
 
 @both_databases
 async def test_a_batch_of_symmetric_keys(caller: Caller) -> None:
-    """Each item of a batch has its own result: a wrong MAC refuses its own item only."""
+    """Each item of a batch has its own result, and a wrong MAC fails its item only."""
     mac_of = MACS[0]
     await caller.prepare(XAES, mac_of)
     named = caller.named(mac_of, version=TWO, message=TEXT)

@@ -371,7 +371,7 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
 
 
 async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> None:
-    """Keys of every status, keyrings, uses by day and counts are the same, and open the same data."""
+    """Keys, keyrings, uses and counts are the same, and the keys open the same data."""
     uses = await fill(pair.east, tenant)
     await pair.east.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=ML_DSA))
     pair.east.location.sql("UPDATE uses SET day = day - 40 WHERE operation = 'sign'")
@@ -418,7 +418,7 @@ async def test_symmetric_keys_move(pair: Pair, tenant: TenantId) -> None:
 
 
 async def test_a_deleted_keyring_moves_with_its_time(pair: Pair, tenant: TenantId) -> None:
-    """It is hidden in the new shard too, destroyed or restored there, and the count is right."""
+    """In the new shard the keyring is hidden too, and can be destroyed or restored."""
     for name in ("kept", "lost"):
         named: dict[str, Any] = {"tenant": tenant, "keyring": name}
         await pair.east.ask(CreateKeyring(**named, minimum_decryption_version=7))
@@ -697,7 +697,7 @@ async def test_a_tenant_without_keys_moves(pair: Pair, tenant: TenantId) -> None
 async def test_a_large_bundle_comes_in_parts(
     pair: Pair, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are accepted in order, once each. A wrong one returns the next number."""
+    """Each part is accepted once and in order. A wrong one returns the next number."""
     for module in (moves, tenants):
         monkeypatch.setattr(module, "BUNDLE_PART", SMALL_PART)
     uses = await fill(pair.east, tenant)
@@ -795,7 +795,7 @@ async def test_the_gate_is_open_until_a_tenant_leaves(pair: Pair, tenant: Tenant
 
 
 async def test_the_gate_opens_again_when_a_tenant_is_back(pair: Pair, tenant: TenantId) -> None:
-    """A cancelled move leaves the gate as it was."""
+    """A cancelled move restores the earlier state of the gate."""
     await pair.east.ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None))
     await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
     await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
@@ -964,7 +964,7 @@ async def test_a_bundle_that_was_handed_out_needs_the_other_shards_word(
 
 
 async def test_a_tenant_that_has_arrived_does_not_come_back(pair: Pair, tenant: TenantId) -> None:
-    """A shard that imported the bundle never renounces it."""
+    """A shard that imported the bundle never renounces the tenant."""
     uses = await fill(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     receipt = await bring(pair.west, tenant, bundle, exported.sha256)
@@ -1091,7 +1091,7 @@ async def test_no_bundle_arrives_on_what_an_earlier_epoch_read(
 
 
 async def test_legacy_keys_move(pair: Pair) -> None:
-    """A key that decrypts and one that verifies work in the other shard, and not in the old one."""
+    """Decryption and verification work in the new shard, and no longer in the old one."""
     tenant = TenantId(uuid4())
     await pair.east.ask(GenerateKey(tenant=tenant, algorithm=OTHER_KEM, quota=None))
     for algorithm in (OAEP_256, P_256):
@@ -1126,7 +1126,7 @@ async def test_legacy_keys_move(pair: Pair) -> None:
 
 
 async def test_rules_move_with_their_tenant(pair: Pair, tenant: TenantId) -> None:
-    """They deny in the target shard; there a removed row refuses new data, and they come back."""
+    """Moved rules deny in the new shard, fail closed without their row, and move back."""
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=TEXT)
     await fill(pair.east, tenant)
     past = datetime(2020, 1, 1, tzinfo=UTC)

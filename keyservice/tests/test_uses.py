@@ -49,7 +49,7 @@ TENANT = str(uuid4())
 
 
 def exported(connection: sa.Connection) -> list[dict[str, Any]]:
-    """Return all records as an export has them."""
+    """Return all records in the form of an export."""
     return [json.loads(line) for line in record_texts(connection, 0, 2**31)]
 
 
@@ -146,7 +146,7 @@ async def test_the_uses_are_those_of_the_export(
 
 
 def tally(day: int, *principals: str, tenant: str = TENANT) -> Tally:
-    """Return one use by each principal, on one day."""
+    """Return one use for each principal, on one day."""
     at_us = day * DAY_US + 5
     return {
         (tenant, "default", KEM, 1, principal, "encrypt", day): (1, at_us, at_us)
@@ -189,7 +189,7 @@ async def test_too_many_principals_of_a_month_are_one(database: Database, sql: S
 
 
 async def test_old_days_become_months(database: Database, sql: Sql) -> None:
-    """After 400 days a month is one row for each principal, and its counts and times stay."""
+    """After 400 days a month has one row for each principal, with the same counts and times."""
     counting = Counting()
     begin = first_day(month_of(20_000))
     names = [f"user:{number}" for number in range(MAX_MERGED // 2)]
@@ -213,7 +213,7 @@ async def test_old_days_become_months(database: Database, sql: Sql) -> None:
 
 
 async def test_what_a_failed_checkpoint_counted_is_counted_again(store: KeyStore, sql: Sql) -> None:
-    """If a checkpoint cannot be stored, the next one counts its principals and uses."""
+    """If a checkpoint cannot be stored, the next one includes its uses."""
     await store.check()
     record = NewRecord(
         *(TENANTS[0], "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"),

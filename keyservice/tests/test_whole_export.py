@@ -1,4 +1,4 @@
-"""A full export has each record once, in pages that fit a frame, and the tree before it."""
+"""A full export has the tree before it, and each record once, in pages that fit a frame."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_the_longest_records_fit_into_a_frame(store: KeyStore, keys: KeySe
 async def test_a_damaged_log_is_exported_as_far_as_it_is_there(
     store: KeyStore, keys: KeyService, sql: Sql
 ) -> None:
-    """Missing records are left out, so that a verifier can name them."""
+    """Missing records are omitted, so that a verifier can name them."""
     await store.commit([(USUAL, None)] * SIZE)
     sql("DELETE FROM audit_records WHERE id IN (3, 4, 299)")
     assert len(await lines_after(keys, 0, SIZE, 2)) == SIZE - 3

@@ -204,7 +204,7 @@ def _replayed(one: tool.Witness) -> Callable[[bytes], tool.Response]:
 
 
 def _cosigns(**changes: Any) -> Callable[[tool.Witness], Callable[[bytes], tool.Response]]:
-    """Return a witness that cosigns something else."""
+    """Return a witness that cosigns another note."""
 
     def change(one: tool.Witness) -> Callable[[bytes], tool.Response]:
         def respond(body: bytes) -> tool.Response:
@@ -254,7 +254,10 @@ HOSTILE = {
 async def test_a_bad_response_is_no_cosignature(
     new_log: Any, tenant: TenantId, one: tool.Witness
 ) -> None:
-    """Each bad response leaves no cosignature, has its problem, and an honest one ends it."""
+    """A bad response gives no cosignature and reports its problem.
+
+    The next good response clears it.
+    """
     log = Log(await new_log(one), tenant)
     await log.grow()
     one.trust(await log.key())
@@ -294,7 +297,10 @@ async def test_failures_wait_longer_and_longer(
 async def test_one_gateway_has_a_submission(
     new_log: Any, tenant: TenantId, one: tool.Witness
 ) -> None:
-    """Of several gateways one gets it, until its time is over. A late report changes nothing."""
+    """One of several gateways gets the submission, until its lease ends.
+
+    A late report changes nothing.
+    """
     log = Log(await new_log(one), tenant)
     await log.grow()
     one.trust(await log.key())
@@ -355,7 +361,7 @@ async def test_a_fork_is_noticed_and_remembered(
 async def test_a_hostile_witness_has_one_conflict_a_day(
     new_log: Any, tenant: TenantId, one: tool.Witness
 ) -> None:
-    """A witness that conflicts and cosigns in turn has one record of each on a day."""
+    """A witness that alternates between conflicts and cosignatures has one record of each a day."""
     log = Log(await new_log(one), tenant)
     await log.grow()
     one.trust(await log.key())

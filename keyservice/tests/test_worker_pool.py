@@ -27,7 +27,7 @@ class Inline:
 
 
 async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
-    """A worker freed while its caller gives up goes to the next caller."""
+    """If a caller gives up just as a worker becomes free, the next caller gets that worker."""
     now = asyncio.get_running_loop().time
     worker = Inline()
     queue = WorkerPool([cast(WorkerProcess, worker)], per_tenant=1)

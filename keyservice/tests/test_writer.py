@@ -1,4 +1,4 @@
-"""The state machine that decides which key service may write, and the gate that follows it."""
+"""The state machine that decides which key service may write, and the gate that it controls."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Writers(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.sampled_from(sorted(EVENTS, key=lambda rule_: rule_.__name__)))
     @precondition(lambda self: any(decision.do is not Do.STOP for decision in self.decisions))
     def confuse(self, data: st.DataObject, event: Callable[[Writer], Decision]) -> None:
-        """Send one of them an impossible event. It refuses, and does not change."""
+        """Send one of them an event that cannot happen. It refuses, and does not change."""
         number = data.draw(st.integers(0, len(self.writers) - 1))
         writer, do = self.writers[number], self.decisions[number].do
         first = do is Do.CONNECT and event is Writer.start
@@ -124,7 +124,7 @@ class Writers(RuleBasedStateMachine):
 
     @invariant()
     def every_change_was_told(self) -> None:
-        """Listeners saw each token once, and the last one is current."""
+        """Listeners saw each fencing token once, and the last one is current."""
         for writer, changes in zip(self.writers, self.changes, strict=True):
             assert (changes[-1] if changes else 0) == writer.epoch
             tokens = [change for change in changes if change]

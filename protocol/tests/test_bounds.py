@@ -106,7 +106,7 @@ def passes(feed: Feed, frame: Call | Answer) -> bool:
 
 @pytest.mark.parametrize("kind", NAMING_A_VERSION)
 def test_a_request_names_a_version_that_can_be(kind: type[Any], feed: Feed) -> None:
-    """Each request with a version takes versions from 1 to MAX_KEY_VERSION, and no others."""
+    """Each request with a version accepts exactly the versions from 1 to MAX_KEY_VERSION."""
     for version in INSIDE:
         assert passes(feed, Call(1, 1, SOMEBODY, request(kind, version)))
     for version in OUTSIDE:

@@ -12,7 +12,7 @@ from pqkeep_protocol.cached import Cached
 async def test_a_part_that_starts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, has_answered: bool
 ) -> None:
-    """A failure is logged at once after a success, and before that once the part should have started."""
+    """A failure is logged at once after a success, and at a start once the part had time to start."""
     monkeypatch.setattr(cached, "START_SECONDS", 0.05)
     fails = not has_answered
 

@@ -27,7 +27,7 @@ def test_every_kem_has_a_number_of_its_own() -> None:
 
 @given(header=HEADERS, behind=st.binary(max_size=80))
 def test_a_header_is_read_as_it_was_written(header: Header, behind: bytes) -> None:
-    """A header is read back whatever data follows it."""
+    """A header decodes correctly with any data after it."""
     encoded = header.encoded()
     assert len(encoded) <= MAX_HEADER
     assert read_header(encoded + behind) == header

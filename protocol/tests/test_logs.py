@@ -117,7 +117,7 @@ _LOG.info("connected to another", shard="c")
 
 
 def test_lines_say_which_of_several_processes_wrote_them() -> None:
-    """Each line has the fields that identify its process. An event's own fields win."""
+    """Each line has the fields that name its process. An event's own fields win."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", WHICH_PROGRAM], stderr=subprocess.PIPE, check=True, timeout=60
     )
@@ -179,7 +179,7 @@ def test_the_next_line_says_how_many_were_left_out(message: object) -> None:
 
 
 def test_events_are_counted_apart() -> None:
-    """Another event, and the same sentence of another logger, are still written."""
+    """Other events, and the same event of another logger, are still written."""
     repeated = Repeated()
     for _ in range(2 * MAX_LINES):
         repeated.left_out("lost")

@@ -233,7 +233,7 @@ def test_a_link_is_followed_to_what_passes_the_checks(secret: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("modes", [(0o400, 0o666), (0o666, 0o400)])
 def test_a_file_that_is_replaced_meanwhile(tmp_path: Path, modes: tuple[int, int]) -> None:
-    """A file open to others is never read, whenever it replaces the checked one.
+    """A file that others can access is never read, at any time of the replacement.
 
     The first turn replaces the file before the first C call of the reader, the second turn before
     the second one, and so on: between any two system calls.

@@ -97,7 +97,7 @@ def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
 
 
 def test_the_specification_has_ten_algorithms() -> None:
-    """The first ten are the specification's; the symmetric and the legacy ones come behind them."""
+    """The specification's ten algorithms come first, then the symmetric and the legacy ones."""
     assert tuple(Algorithm)[:10] == KEY_PAIRS
     assert all(ALGORITHMS[algorithm].is_symmetric for algorithm in tuple(Algorithm)[10:13])
     assert tuple(Algorithm)[13:] == LEGACY

@@ -22,7 +22,7 @@ END_OF_HEAD = b"\r\n\r\n"
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it arrived."""
+    """A request in the form in which it arrived."""
 
     line: str
     headers: Mapping[str, str]

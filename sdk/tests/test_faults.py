@@ -196,7 +196,7 @@ def test_looking_needs_no_idempotency_key(
 
 
 def test_request_id_in_the_log(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
-    """Each call has its own request id, which is in the audit log."""
+    """Each call has its own request id, and the audit log has it."""
     client = connect(proxy.url, api_key)
     client.keys.generate(KEM)
     client.kem.encrypt(b"")
@@ -219,7 +219,7 @@ def test_deadline(connect: Connect, proxy: FaultProxy, idle_api_key: str, fault:
 
 
 def test_deadline_of_all_attempts(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
-    """All attempts share one deadline, and an attempt that would miss it is not begun."""
+    """All attempts share one deadline. An attempt that would miss it is not begun."""
     proxy.faults += [refused(503, "ERR_SERVICE_001", "Retry-After: 300")] * 9
     client = connect(proxy.url, idle_api_key, timeout=30.0, retries=9)
     began = time.monotonic()
@@ -266,7 +266,7 @@ def test_patience_of_one_attempt(timeout: float, read: float, connect_in: float)
 def test_export_through_faults(
     connect: Connect, proxy: FaultProxy, api_key: str, tmp_path: Path
 ) -> None:
-    """A broken export is retried; one that stays broken leaves no file."""
+    """A broken export is retried. If it stays broken, no file remains."""
     client = connect(proxy.url, api_key, retries=1)
     exported = 0
     while exported < 2:  # until a checkpoint covers the tenant's first records

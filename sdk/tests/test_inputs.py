@@ -761,7 +761,7 @@ def test_what_a_length_is() -> None:
     ids=range(14),
 )
 def test_no_input_takes_long(data: bytes) -> None:
-    """Input that is made to be slow takes at most a second; most takes milliseconds."""
+    """Input that is designed to be slow takes at most a second, and most takes milliseconds."""
     begin = process_time()
     assert inputs.describe(data)
     assert process_time() - begin < 1

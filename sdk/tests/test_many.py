@@ -129,7 +129,7 @@ def test_more_than_one_request_takes(client: Client) -> None:
 
 
 def test_what_refuses_a_whole_request_is_raised(client: Client) -> None:
-    """An item that is too large for any request is refused, after the results before it."""
+    """An item too large for any request is refused, after the results of the items before it."""
     client.keys.generate(KEM)
     items = [{"plaintext": b"small"}, {"plaintext": bytes(MAX_BODY)}]
     results = iter(client.kem.encrypt_many(items))

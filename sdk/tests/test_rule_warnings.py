@@ -1,4 +1,4 @@
-"""Warnings of rules: each rule once in a process, attributed to the program that calls."""
+"""Warnings of rules: each rule warns once in a process, and names the calling program."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def link_to(rule: str) -> tuple[str, str]:
 def test_a_rule_is_warned_of_once(
     connect: Connect, response: Answer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first response warns and logs with the rule and its dates; later ones do neither."""
+    """The first response warns and logs with the rule and its dates. Later ones do not."""
     rule = f"kem-{uuid4()}"
     client = connect(response(BODY, 200, (SINCE, UNTIL, link_to(rule))), API_KEY)
     with caplog.at_level(logging.WARNING), pytest.warns(RuleWarning) as caught:
@@ -76,7 +76,7 @@ def test_items_name_their_own_rules(connect: Connect, response: Answer) -> None:
 def test_other_deprecations_are_ignored(
     connect: Connect, response: Answer, headers: tuple[tuple[str, str], ...]
 ) -> None:
-    """Headers that name no rule of the service, such as a proxy's own, warn of nothing."""
+    """Headers that name no rule of the service, such as a proxy's own, cause no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         connect(response(BODY, 200, headers), API_KEY).kem.encrypt(b"x")

@@ -44,7 +44,7 @@ def test_status_decides_the_class(connect: Connect, response: Answer, status: in
 
 @pytest.mark.parametrize("code", BY_CODE)
 def test_code_decides_the_class(connect: Connect, response: Answer, code: str) -> None:
-    """A code with its own class has it with any status, below its family's class."""
+    """A code with its own class has that class under any status, below its family's class."""
     url = response(json.dumps({"error": {"error_code": code, "message": "no"}}).encode(), 400)
     with pytest.raises(PqkeepError) as caught:
         connect(url, API_KEY).keys.list()

@@ -137,7 +137,7 @@ def test_an_address_without_tls_is_found_before_the_start(run: Run, layout: Layo
 
 
 def test_the_certificate_is_checked(run: Run, layout: Layout, tmp_path: Path) -> None:
-    """Config check loads the certificate and its key as the gateway does, and says what is wrong."""
+    """Config check loads the certificate and its key as the gateway does, and reports errors."""
     certificate = new_certificate(tmp_path)
     environment = {
         "PQKEEP_GATEWAY_TLS_CERTIFICATE": str(certificate.path),

@@ -1,4 +1,4 @@
-"""``pqkeepd doctor``: texts that others wrote."""
+"""``pqkeepd doctor``: texts from other users."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def test_a_host_with_one_process_is_asked_for_no_other(
     missing: str,
     tmp_path: Path,
 ) -> None:
-    """If the settings name another host, neither its process nor its user is checked here."""
+    """If the settings name another host, its process and user are not checked."""
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     for file, changed in (
@@ -194,7 +194,7 @@ def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
 def test_a_certificate_that_clients_refuse(
     days: int, url: str, expected: list[str], tmp_path: Path
 ) -> None:
-    """An expired certificate, one that expires soon and one of another host are reported."""
+    """Certificates that have expired, expire soon, or are for another host are reported."""
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     made = new_certificate(tmp_path, expires=timedelta(days=days))

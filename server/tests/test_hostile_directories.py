@@ -105,7 +105,7 @@ require_program(users)
 @pytest.mark.threat("gateway-user")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_check_as_the_user_has_nothing_of_roots() -> None:
-    """A check as the gateway's user has no terminal of root, because that user could control it."""
+    """A check as the gateway's user does not have root's terminal, which that user could control."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

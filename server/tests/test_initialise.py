@@ -99,7 +99,7 @@ TWO = Users(User(61001, 61001), User(61002, 61002), 61003)
 
 
 def test_a_directory_with_other_files_stays_as_it_is(layout: Layout) -> None:
-    """A directory with other files is refused: they would get other modes."""
+    """A directory with other files is refused, because their modes would change."""
     layout.directory.mkdir(mode=0o755)
     (layout.directory / "notes.txt").touch()
     before = mode(layout.directory)

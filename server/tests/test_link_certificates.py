@@ -114,7 +114,7 @@ def test_without_the_ca_nothing_is_made(tmp_path: Path) -> None:
 def test_the_command_says_what_to_keep_offline(
     pqkeepd_command: Sequence[str | Path], tmp_path: Path
 ) -> None:
-    """Pqkeepd certificates names each folder and the CA's key, and its errors are one line."""
+    """Pqkeepd certificates names each folder and the CA's key, and reports errors in one line."""
     command = [*pqkeepd_command, "certificates", tmp_path / "link", "--days", "30"]
     made = subprocess.run(
         [*command, "--gateway", "gateway.example.org"], capture_output=True, text=True, check=True

@@ -246,7 +246,7 @@ def test_no_command_fails_or_waits(
 def test_no_command_fails_or_waits_for_a_damaged_file(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
-    """Neither a damaged file nor an endless one makes a command fail or wait."""
+    """No damaged or endless file makes a command fail or wait."""
     assert not _problems(READING, DAMAGED[state], template, tmp_path, pqkeepd_command)
 
 

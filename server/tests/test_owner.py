@@ -41,7 +41,7 @@ def test_rights_come_back_after_a_failure(folder: Path) -> None:
 
 
 def test_root_s_own_folder_changes_nothing(tmp_path: Path) -> None:
-    """In root's own folder, root keeps its rights."""
+    """In its own folder, root keeps its rights."""
     home = os.environ.get("HOME")
     with acting_as_owner_of(tmp_path):
         assert (os.geteuid(), os.environ.get("HOME")) == (0, home)

@@ -42,7 +42,7 @@ UNPRIVILEGED = 64102
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     """An installation with one shard, at a path short enough for a shard's socket.
 
-    Commands change the umask of their process, so it is restored.
+    Commands change the process's umask, so it is restored.
     """
     before = os.umask(0o022)
     yield made(tmp_path_factory.mktemp("shards"))
@@ -220,7 +220,7 @@ def test_secrets_are_not_repeated(layout: Layout) -> None:
 def test_a_gateway_whose_shards_are_set_elsewhere(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the environment names the key services, the settings file is not changed."""
+    """A key service whose settings and folder name different shards is not run."""
     text = layout.gateway_settings.read_text()
     layout.gateway_settings.write_text(edited(text, {"key_service_socket": None}))
     monkeypatch.setenv("PQKEEP_GATEWAY_KEY_SERVICE_SOCKET", str(layout.socket))

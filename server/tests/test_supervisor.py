@@ -135,7 +135,7 @@ async def test_what_is_killed_is_started_again(stage: Stage) -> None:
 
 
 async def test_programs_are_told_to_reload(stage: Stage) -> None:
-    """Each program gets SIGHUP, and one without a use for it continues too."""
+    """Each program gets SIGHUP, and continues even if it ignores the signal."""
     supervisor = Supervisor([stage.program("a", "reloading"), stage.program("b")])
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
@@ -245,7 +245,7 @@ async def test_a_fatal_exit_ends_everything(stage: Stage, status: int, message: 
 
 
 async def test_what_ends_again_and_again_ends_everything(stage: Stage) -> None:
-    """A program that fails right after each start is given up, with its status."""
+    """A program that fails right after each start is given up with its exit status."""
     supervisor = Supervisor([stage.program("well"), stage.program("failing", "1")])
     with pytest.raises(FatalExitError, match=r"failing ended: it ended 5 times .* status 1"):
         await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
@@ -283,7 +283,10 @@ async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
 
 
 async def test_one_of_a_kind_that_cannot_run_leaves_the_others(stage: Stage) -> None:
-    """A program that cannot run stays stopped until a reload; if none of its kind can, all end."""
+    """A program that cannot run stays stopped until a reload.
+
+    If no program of its kind can run, all end.
+    """
     well = replace(stage.program("a"), is_one_of="kind")
     lost = replace(stage.program("b", str(os.EX_CONFIG)), is_one_of="kind")
     supervisor = Supervisor([well, lost])

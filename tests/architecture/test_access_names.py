@@ -9,7 +9,7 @@ from pqkeep_gateway.access.scopes import GROUPS
 
 
 def test_each_operation_for_api_keys_is_in_a_group_of_scopes() -> None:
-    """Each endpoint for API keys is in a group of scopes, so that a scope can grant it."""
+    """Each endpoint for API keys is in a group of scopes."""
     served = {
         row.audit_operation
         for row in rows()

@@ -99,7 +99,7 @@ def domain_errors() -> set[type[Exception]]:
 
 
 def test_every_domain_error_has_its_answer() -> None:
-    """Each exception class is in the tables, or is listed as one that handlers catch."""
+    """Each exception class is in the tables, or is listed as handled elsewhere."""
     missing = set()
     for each in domain_errors():
         try:

@@ -152,7 +152,7 @@ def test_the_texts_of_scripts_are_noticed() -> None:
 
 
 def test_a_seed_decides_what_is_drawn(listed: list[Text]) -> None:
-    """The same seed draws the same texts, another seed others, and each kind is among them."""
+    """The same seed draws the same texts, another seed draws others, and each kind occurs."""
     kinds = [listed, docstrings(), paragraphs()]
     first = list(draw(kinds, 30, 1))
     assert first == list(draw(kinds, 30, 1)) != list(draw(kinds, 30, 2))

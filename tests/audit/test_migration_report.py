@@ -109,7 +109,7 @@ def found(report: Report) -> list[tuple[str, str]]:
 
 
 def test_it_says_what_the_records_say(saved: Path) -> None:
-    """Counts of moves, keys elsewhere and uses are in its files, and in its text."""
+    """Counts of moves, keys outside pqkeep and uses are in its files and its text."""
     counts = json.loads((saved / "counts.json").read_text())
     moved = {"source": "default/Kyber768/1", "target": "default/ML-KEM-1024/1"}
     assert counts["moved"] == [{"campaign": "cards", **moved, "count": 2}]

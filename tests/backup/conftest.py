@@ -110,7 +110,7 @@ QUICK = tuple(
     for algorithm in CURRENT
     if ALGORITHMS[algorithm].standard != "FIPS 205" or algorithm is Algorithm.SLH_DSA_SHA2_128F
 )
-"""The algorithms without those whose signatures take up to a second."""
+"""The algorithms without the slow ones, which need up to a second for a signature."""
 
 
 @dataclass

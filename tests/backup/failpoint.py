@@ -33,7 +33,7 @@ CHANGES = frozenset(
 )
 """Python's audit events for changes of files."""
 QUESTIONS = ("SELECT", "PRAGMA", "EXPLAIN", "--")
-"""Calls that change nothing: a kill after one equals a kill before it."""
+"""Calls that change nothing, so a kill after them equals a kill before."""
 
 
 class Points:

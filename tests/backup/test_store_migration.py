@@ -111,7 +111,7 @@ def test_migrate_finds_this_version(moving: Moving, command: Command) -> None:
 
 
 def test_it_goes_on_after_a_cut(moving: Moving, command: Command) -> None:
-    """After an interruption it compares its copies and finishes; then nothing is left to do."""
+    """After an interruption it compares its copies and finishes. A further run does nothing."""
     before = moving.settings()
     status, said = command(*moving.arguments)
     assert status == 0, said

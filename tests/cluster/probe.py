@@ -1,4 +1,4 @@
-"""A client that sends requests to one shard, each over a new connection, and records times."""
+"""A client that sends requests to one shard, each over a new connection, and notes the times."""
 
 from __future__ import annotations
 

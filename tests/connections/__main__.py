@@ -58,7 +58,7 @@ def by_phase(samples: Sequence[Sample], bounds: Sequence[float]) -> Mapping[str,
 
 
 class Measured(NamedTuple):
-    """One kind: the p99 of its phases in seconds, and the number of connections closed too late."""
+    """One kind: the p99 of its phases in seconds, and the number of late closed connections."""
 
     phases: Mapping[str, float]
     left: int

@@ -100,7 +100,7 @@ def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None
 
 
 def test_a_slash_in_a_query_may_be_encoded(gateway: Gateway) -> None:
-    """%2f in the query has no special meaning."""
+    """A head and the first 40,000 bytes of its body may arrive together."""
     with gateway.client() as client:
         assert client.ask(_get(HOST, b"/api/v1/kms/keys?algorithm=a%2fb")).status == 401
 

@@ -129,7 +129,7 @@ BEFORE_A_DATABASE = frozenset(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of an installation on each kind of database, unless they end before it."""
+    """Run the tests of an installation on each kind of database, unless they end sooner."""
     if "installation" in metafunc.fixturenames:
         kinds = ["sqlite"]
         if Path(metafunc.definition.path).name not in BEFORE_A_DATABASE:

@@ -41,7 +41,7 @@ class Prepared:
     colleague: str
     webhook: str
     approval: str
-    """A request for approval by another owner, which waits."""
+    """A request that waits for another owner's approval."""
 
     def request(self, name: str) -> Request:
         """Return a request that succeeds once. The key service refuses only the import."""

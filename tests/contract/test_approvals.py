@@ -106,7 +106,7 @@ def team(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -
 
 
 def test_these_operations_need_approval() -> None:
-    """The operations that need approval are these, and each needs a step-up too."""
+    """Exactly these operations need approval, and each needs a step-up too."""
     gated = {row.name: row for row in api_rows() if row.subject_of is not None}
     assert gated.keys() == NEEDS_APPROVAL
     assert all(row.needs_step_up or row.step_up_for for row in gated.values())
@@ -114,7 +114,7 @@ def test_these_operations_need_approval() -> None:
 
 @pytest.mark.threat("one-malicious-administrator")
 def test_every_door_asks(team: Team) -> None:
-    """Each request waits, changes nothing, is refused to its own person, and done by another."""
+    """Each request waits, changes nothing, and is approved by another owner only."""
     keys, members = team.ada.get("/kms/keys", all_keyrings=True), team.ada.get("/team/members")
     asked = {name: _asked(team.ada, *sent) for name, sent in team.requests().items()}
     assert team.ada.get("/kms/keys", all_keyrings=True) == keys
@@ -300,7 +300,7 @@ def test_a_notice_says_that_a_request_waits(team: Team) -> None:
 def test_they_are_told_by_mail(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Each other person that may approve gets one mail, without a token."""
+    """Each other possible approver gets one mail, without a token."""
     tenant = new_tenant()
     emails = [_email() for _ in range(3)]
     ada, _ = (installation.person(tenant.tenant_id, email=email) for email in emails[:2])

@@ -113,7 +113,7 @@ def tenant(new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def test_a_record_says_what_was_done(tenant: Caller) -> None:
-    """Each record has the documented fields, only the tenant's are shown, and they are in order."""
+    """Each record has the documented fields. The records are in order, and all of the tenant."""
     own = records(tenant)
     assert [record["number"] for record in own] == list(range(1, len(own) + 1))
     for record in own:
@@ -259,7 +259,7 @@ def test_page_views_can_be_left_out(
 
 
 def test_times_are_exact_to_the_microsecond(tenant: Caller) -> None:
-    """For every record: since its own time includes it, until its time excludes it."""
+    """For every record, since with its time includes it, and until with its time excludes it."""
     for record in records(tenant):
         at = record["recorded_at"]
         after = datetime.fromisoformat(at) + timedelta(microseconds=1)

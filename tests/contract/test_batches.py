@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
 MAX_BODY = 4 * 1024 * 1024
 RANDOM = frozenset({"ciphertext", "kem_ciphertext", "shared_secret", "wrapped_key", "signature"})
-"""Values that differ in each response, so they are not compared."""
+"""Fields with different values in each response, which are not compared."""
 NAMES = frozenset({"algorithm", "key_version"})
 NOT_THIS: tuple[Any, ...] = ("not base64!", 7, ["AAAA"], {}, "AAAA")
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -47,7 +47,7 @@ def _comparable(result: dict[str, Any], random: AbstractSet[str]) -> dict[str, A
 def test_every_item_is_answered_as_the_call_alone(
     world: World, paths: dict[Operation, str], operation: Operation
 ) -> None:
-    """Good items and bad ones of every kind, in one batch, get the data or the error of their call."""
+    """In one batch, good and bad items of every kind get the data or error of their single call."""
     path = paths[operation]
     is_data_key = operation is Operation.GENERATE_DATA_KEY
     random = RANDOM | {"plaintext"} if is_data_key else RANDOM
@@ -96,7 +96,7 @@ def test_what_a_batch_makes_another_opens(world: World, b64: Callable[[bytes], s
 
 
 def test_references_need_not_differ(world: World) -> None:
-    """A result has its item's reference, also with an error, and none without one."""
+    """A result or an error has its item's reference, if the item has one."""
     items = [
         {"reference": "same", "plaintext": "AAAA"},
         {"reference": "same", "plaintext": "?"},
@@ -226,7 +226,7 @@ def test_each_item_counts_against_the_rate_limit(
 def test_a_batch_on_a_plan_without_the_algorithm(
     new_tenant: Callable[..., Caller], installation: Any
 ) -> None:
-    """Items that a policy denies are 403 and recorded, each alone; the others succeed."""
+    """Items that a policy denies are 403, and each is recorded. The others succeed."""
     tenant = new_tenant("free")
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     items = [
@@ -250,7 +250,7 @@ def test_a_batch_on_a_plan_without_the_algorithm(
 
 
 def test_the_allowance_is_spent_by_what_succeeds(own_rules: Any) -> None:
-    """Only successful items use up the quota; a batch that exceeds it is refused as a whole."""
+    """Only successful items use up the quota. A batch that exceeds the quota is refused as a whole."""
     tenant = own_rules.new_tenant("free")
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     good: dict[str, Any] = {"plaintext": "AAAA"}

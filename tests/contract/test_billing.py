@@ -157,7 +157,7 @@ def test_a_tier_is_bought_at_once(
 def test_what_is_used_of_the_allowance(
     tenant: Caller, owner: Caller, buy: Callable[..., dict[str, Any]]
 ) -> None:
-    """On free the month's operations are shown with their quota; other plans count nothing."""
+    """The plan free shows the month's operations with their quota. Other plans count nothing."""
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     for _ in range(3):
         tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
@@ -402,7 +402,7 @@ def test_what_is_bought_is_in_the_log(
     ask: Callable[..., httpx2.Response],
     end_period: Callable[[Caller], None],
 ) -> None:
-    """Each change is recorded with the person, its end with the gateway, and refusals too."""
+    """Each change is recorded with the person, a contract's end with the gateway, and refusals too."""
     tenant.ask("POST", CHECKOUT, {"tier": "starter"})
     buy(owner, "starter")
     buy(owner, "growth")

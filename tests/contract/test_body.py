@@ -319,7 +319,7 @@ def test_an_array_or_an_object_is_refused_with_its_field(
     ],
 )
 def test_unknown_fields_are_refused(world: World, name: str, shown: str | None) -> None:
-    """An unknown field is 400 with the operation's code, and its name if it is a proper one."""
+    """An unknown field is 400 with the operation's code, and with its name if it is safe to show."""
     body = {"plaintext": "aGVsbG8=", name: None}
     assert world.caller.refusal("/kem/encrypt", body) == (400, "ERR_KEM_001", shown)
 

@@ -110,7 +110,7 @@ def test_a_campaign_is_put_listed_replaced_and_closed(new_tenant: Callable[..., 
 def test_a_malformed_campaign_is_refused(
     mover: Caller, changes: dict[str, Any], field: str
 ) -> None:
-    """Each wrong value is 400 with its field, and the campaign stays as it was."""
+    """Each wrong value is 400 with its field, and the campaign stays unchanged."""
     before = mover.get("/campaigns")["campaigns"][0]
     response = mover.ask("PUT", "/campaigns/cards", PLAN | changes)
     assert (response.status_code, response.json()["error"]["field"]) == (400, field)
@@ -147,7 +147,10 @@ def test_only_a_move_of_the_campaign_can_name_it(mover: Caller) -> None:
 
 
 def test_a_re_encryption_names_its_campaign_in_the_record(mover: Caller) -> None:
-    """The record of a move has the campaign, in a single call and in a batch; others have none."""
+    """The record of a move has the campaign, in a single call and in a batch.
+
+    Other records have none.
+    """
     mover.post("/kem/re-encrypt", sealed(mover) | {"campaign": "cards"})
     assert last_record(mover, "re-encrypt")["campaign"] == "cards"
     mover.post("/kem/re-encrypt", sealed(mover))
@@ -158,7 +161,7 @@ def test_a_re_encryption_names_its_campaign_in_the_record(mover: Caller) -> None
 
 
 def test_a_scan_replaces_the_place_s_earlier_one(mover: Caller) -> None:
-    """The newest scan of a place counts; an older one is refused; the record has the digest."""
+    """The newest scan of a place counts, an older one is refused, and the record has the digest."""
     made = mover.post("/campaigns/cards/scans", scan(unreadable=3), status=201)
     assert (made["left"], made["other"], made["unreadable"]) == (2, 1, 3)
     record = last_record(mover, "add-campaign-scan")
@@ -223,7 +226,7 @@ def test_progress_is_moved_beside_left(new_tenant: Callable[..., Caller]) -> Non
 def test_a_source_of_the_target_s_own_key_is_all_but_the_active_version(
     new_tenant: Callable[..., Caller],
 ) -> None:
-    """A campaign within one key counts the older versions as left, and not the active one."""
+    """A campaign within one key counts its older versions as left, and the active version not."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     own = {"algorithm": KEM}
@@ -244,7 +247,7 @@ def test_a_source_of_the_target_s_own_key_is_all_but_the_active_version(
 def test_a_canary_names_who_still_needs_the_sources(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """It disables the sources until a time, lists each refused caller, and ends at once."""
+    """A canary disables the sources until a time, lists each refused caller, and can end at once."""
     tenant = new_tenant()
     for algorithm in (KEM, NEW):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)

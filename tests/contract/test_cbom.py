@@ -81,7 +81,7 @@ def properties(component: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize("version", SCHEMAS)
 def test_it_is_valid_and_says_what_the_key_api_says(tenant: Caller, version: str) -> None:
-    """It is valid by the strict schema, and has each key version with its state and references."""
+    """The document is valid by the strict schema, with each key version's state and references."""
     found = tenant.get("/inventory/cbom", version=version)
     document = found["cbom"]
     assert found.keys() == {"spec_version", "cbom"}
@@ -147,7 +147,7 @@ def test_another_library_verifies_the_signature(tenant: Caller) -> None:
 
 
 def test_a_large_tenant_gets_several_documents(tenant: Caller) -> None:
-    """Each document is valid, says that it is a part, and all together have each key once."""
+    """Each part is valid and marked as a part, and the parts together have each key once."""
     found: list[str] = []
     query = {"limit": "4", "version": "1.6"}
     while True:
@@ -187,7 +187,7 @@ def test_a_key_that_cannot_sign_is_refused(tenant: Caller, signer: str, status: 
 def test_who_may_only_look_cannot_sign(
     tenant: Caller, installation: installations.Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A viewer gets the document, and no signature; scopes and other tenants limit it too."""
+    """A viewer gets the document, but no signature. Scopes and tenants limit it too."""
     viewer = installation.person(tenant.tenant_id, "viewer")
     assert errors_in(viewer.get("/inventory/cbom")["cbom"]) is None
     signed = {"signed_by": "default/Dilithium3"}
@@ -245,7 +245,7 @@ def test_the_largest_document_can_be_signed() -> None:
 
 @pytest.mark.parametrize("version", SpecVersion)
 def test_legacy_keys_are_in_it(version: SpecVersion) -> None:
-    """A key that verifies is a public key, one that decrypts a private key, both of level 0."""
+    """A key that verifies is a public key, and one that decrypts a private key, both of level 0."""
     made = datetime(2026, 1, 31, 12, tzinfo=UTC)
     keys = [
         KeyInfo(name, KeyVersion(1), KeyStatus.ACTIVE, b"key", made, imported=True)
@@ -266,7 +266,7 @@ def test_legacy_keys_are_in_it(version: SpecVersion) -> None:
 
 
 def test_it_states_the_uses_that_the_inventory_counts(tenant: Caller) -> None:
-    """Uses are those of the inventory, with the checkpoint that counts them; by default none."""
+    """On request, uses are included: the inventory's, with the checkpoint that counts them."""
     tenant.post("/kem/encrypt", {"algorithm": "X-Wing", "plaintext": "AAAA"})
     newest = tenant.get("/audit/records", order="desc", limit=1)["records"][0]["id"]
     for _ in range(100):

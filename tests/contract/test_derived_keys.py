@@ -62,7 +62,7 @@ def test_a_context_opens_only_its_own(algorithm: str, caller: Caller) -> None:
 def test_a_missing_or_superfluous_context_is_refused(
     keyring: str, context: str, caller: Caller
 ) -> None:
-    """Each operation refuses it with the name of the field, and the log has the reason."""
+    """Each operation names the field of a missing context, and the log has the reason."""
     key = {"algorithm": XAES, "keyring": keyring, "context": context}
     blob = {"ciphertext": b64encode(bytes(60)).decode(), "key_version": 1}
     for path, body in (

@@ -84,7 +84,7 @@ def _other(code: str) -> str:
 def test_a_code_finishes_the_sign_in_once(
     installation: Installation, stranger: Caller, person: Caller, email: str, challenge: str
 ) -> None:
-    """The code finishes one sign-in, and no second one."""
+    """A code finishes one sign-in only."""
     _send(stranger, challenge)
     fields = {"challenge_token": challenge, "email_code": installation.mailbox.code(email)}
     stranger.post("/auth/mfa/verify", fields)

@@ -90,7 +90,7 @@ def used(new_tenant: Callable[..., Caller], installation: installations.Installa
 
 
 def test_the_counts_are_those_of_the_export(used: Caller) -> None:
-    """Each use is counted once, by key, principal and operation, up to the checkpoint it names."""
+    """Each use up to the named checkpoint is counted once, by key, principal and operation."""
     page = counted_until(used)
     expected = exported(used, page["as_of"]["size"])
     own = Counter({key: count for key, count in expected.items() if key[0] is not None})
@@ -113,7 +113,7 @@ def test_the_counts_are_those_of_the_export(used: Caller) -> None:
 
 
 def test_pages_and_filters_are_parts_of_the_whole(used: Caller) -> None:
-    """Pages of one key each are the whole list, and filters leave out the others."""
+    """Pages of one key each add up to the whole list, and filters exclude the others."""
     whole = counted_until(used)
     keys, query = [], {"limit": "1"}
     while True:
@@ -145,7 +145,7 @@ def test_pages_and_filters_are_parts_of_the_whole(used: Caller) -> None:
 def test_only_the_tenants_own_callers_read_it(
     used: Caller, installation: installations.Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """People of every role and API keys with the scope read it; other tenants see their own."""
+    """People of every role and API keys with the scope read it. Other tenants see their own."""
     counted_until(used)
     paths: list[tuple[str, dict[str, str]]] = [("/inventory", {}), ("/inventory/uses", KEM)]
     viewer = installation.person(used.tenant_id, "viewer")
@@ -207,7 +207,7 @@ def test_bad_values_are_refused(new_tenant: Callable[..., Caller]) -> None:
 
 
 def test_keys_elsewhere_are_in_it(new_tenant: Callable[..., Caller]) -> None:
-    """A page counts the keys elsewhere and those that moved, as their own endpoint does."""
+    """A page counts keys outside pqkeep, and the migrated ones, as their own endpoint does."""
     caller = new_tenant()
     caller.post("/kms/keys/generate", KEM, status=201)
     assert counted_until(caller)["external"] == {"sources": [], "total": 0, "moved": 0}

@@ -149,7 +149,7 @@ CELLS = [
 """Public operations with their own credential in the body: see test_people.py, test_stripe.py."""
 MAY_CHANGE = ("own", "overlap", "operator")
 STRANGERS = ("none", "malformed", "other")
-"""Credentials that several cells share: a cell must leave the tenant as it was."""
+"""Credentials that several cells share. A cell must leave the tenant unchanged."""
 CODES = {401: "ERR_AUTH_001", 404: "ERR_NOT_FOUND_001", 409: "ERR_CONFLICT_001"}
 
 DENIALS = {

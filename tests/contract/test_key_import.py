@@ -138,7 +138,10 @@ def test_it_is_refused_where_it_must_be(tenant: Caller, new_tenant: Callable[...
 
 
 def test_a_plan_without_the_algorithm_imports_none(new_tenant: Callable[..., Caller]) -> None:
-    """The free plan has no X-Wing, so no import key, and its quota counts imported keys."""
+    """The free plan has no X-Wing and therefore no import key for it.
+
+    Its quota counts imported keys.
+    """
     free = new_tenant("free")
     response = free.ask("GET", "/kms/keys/import-key", params={"algorithm": "X-Wing"})
     assert refusal_of(response)[:2] == (403, "ERR_POLICY_001")

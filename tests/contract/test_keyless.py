@@ -25,7 +25,7 @@ def caller(installation: Any) -> Caller:
 
 @pytest.mark.parametrize("function", HashFunction)
 def test_a_hash_is_that_of_the_standard(function: HashFunction, caller: Caller) -> None:
-    """Each function gives the digest that another implementation gives."""
+    """Each function gives the digest of another implementation."""
     made = caller.post("/tools/hash", {"data": HELLO, "hash_algorithm": function.value})
     name = function.lower().replace("sha-", "sha").replace("sha3-", "sha3_")
     assert b64decode(made["hash"]) == hashlib.new(name, b"hello").digest()
@@ -76,7 +76,7 @@ def test_they_leave_no_record(new_tenant: NewTenant) -> None:
 
 @pytest.mark.threat("scoped-api-key")
 def test_a_scope_names_them(new_tenant: NewTenant, installation: Any) -> None:
-    """A scope of all keyrings can allow one of them, and a scope of some keyrings allows neither."""
+    """A scope of all keyrings can allow these functions, and a scope of some keyrings cannot."""
     caller = new_tenant()
     for scope, allowed in (
         ({"operations": ["hash"]}, {"/tools/hash"}),

@@ -212,7 +212,10 @@ def test_an_answer_names_the_keyring_that_was_named(tenant: Caller) -> None:
 def test_the_keys_of_all_keyrings_are_listed_together(
     tenant: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """One paged request lists the keys of all keyrings, with one record; keyring is then refused."""
+    """One paged request lists the keys of all keyrings, with one record.
+
+    A keyring is refused there.
+    """
     for keyring in ("b", "a"):
         tenant.post("/kms/keyrings", {"name": keyring}, status=201)
         named = {"algorithm": "Kyber768", "keyring": keyring}
@@ -307,7 +310,7 @@ def test_a_prefix_is_no_pattern(tenant: Caller, prefix: str) -> None:
 def test_a_place_in_a_list_is_a_name_and_no_more(
     tenant: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A place that another tenant's list gave, or that no keyring has, lists one's own keyrings."""
+    """A place from another tenant's list, or without a keyring, lists one's own keyrings."""
     other = new_tenant()
     for caller, name in ((tenant, "b"), (other, "a.secret"), (other, "c")):
         caller.post("/kms/keyrings", {"name": name}, status=201)

@@ -513,7 +513,7 @@ class TestCiphertexts:
     def test_decrypt_400_wrong_key_version(
         self, world: World, algorithm: Algorithm, version: int
     ) -> None:
-        """The wrong one of two versions that both decrypt is 400 ERR_KEM_002."""
+        """If two versions decrypt, the wrong one is 400 ERR_KEM_002."""
         body = world.body(Operation.DECRYPT, algorithm, version)
         body["key_version"] = RETIRED + ACTIVE - version
         assert world.caller.refusal("/kem/decrypt", body)[:2] == (400, "ERR_KEM_002")

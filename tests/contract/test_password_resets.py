@@ -90,7 +90,7 @@ def test_who_is_unknown_hears_the_same(
 def test_an_address_in_capitals_is_the_same(
     installation: Installation, stranger: Caller, email: str
 ) -> None:
-    """Capitals do not matter, and the e-mail goes to the address as the owner wrote it."""
+    """Capitals in an address do not matter, and the e-mail goes to the address that the owner wrote."""
     stranger.post("/auth/forgot-password", {"email": email.upper()}, status=202)
     token = installation.mailbox.token(email, "password-reset")
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})

@@ -204,7 +204,7 @@ def test_a_planted_session_takes_no_other_s_place(
 def test_a_planted_refresh_token_is_not_exchanged(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
-    """Beside planted tokens the person's own is exchanged; a planted one alone does nothing."""
+    """Beside planted tokens, the person's own one is exchanged. A planted one alone does nothing."""
     mine, others, email = two
     alone = f"{mine.header(SECURE.binding)}; {others.header(REFRESH)}"
     assert _email(_browse(closed, "POST", f"{API}/auth/refresh", alone)) is None

@@ -25,7 +25,7 @@ DEPRECATED = ("deprecation", "sunset", "link")
 
 
 def text(when: datetime) -> str:
-    """Return a time as responses have it."""
+    """Return a time in the form of responses."""
     return f"{when:%Y-%m-%dT%H:%M:%S}.000Z"
 
 
@@ -217,7 +217,7 @@ def test_a_warned_operation_has_the_dates_of_its_rule(tenant: Caller, owner: Cal
 
 
 def test_a_batch_names_each_rule_and_has_the_earliest_date(tenant: Caller, owner: Caller) -> None:
-    """Each warned item names its rule; the headers have the rule that denies first."""
+    """Each warned item names its rule. The headers have the earliest denial."""
     names = ("Kyber768", "X-Wing", "ML-KEM-1024")
     for name in names:
         tenant.post("/kms/keys/generate", {"algorithm": name}, status=201)

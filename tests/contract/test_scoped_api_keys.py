@@ -131,7 +131,7 @@ def test_the_reference_names_the_operations_of_scopes() -> None:
 
 @pytest.mark.parametrize("group", Group)
 def test_a_group_may_call_its_operations_only(limited: Limited, group: Group) -> None:
-    """A group may call exactly its own operations."""
+    """An API key with a group may call exactly that group's operations."""
     caller = limited(**_scope(group.value))
     refused = {row.name for row in ROWS if _is_outside_scopes(_ask(caller, row, {}))}
     in_group = {row.name for row in ROWS if row.audit_operation in GROUPS[group]}
@@ -263,7 +263,7 @@ def test_re_encryption_needs_both_keys(limited: Limited, tenant: Caller) -> None
 def test_what_must_be_named_is_in_no_wildcard(
     limited: Limited, tenant: Caller, installation: Installation
 ) -> None:
-    """Without scopes, with a star or with other groups an API key deletes no keyring, and grants that to none."""
+    """Without a scope that names it, an API key cannot delete keyrings or grant that."""
     name, keys = "to-delete", f"/tenants/{tenant.tenant_id}/api-keys"
     made = {"name": name, "deletion_allowed": True}
     others = [group.value for group in Group if group is not Group.DELETE_KEYRINGS]
@@ -420,7 +420,7 @@ def test_an_api_key_narrows_itself_and_never_widens(
 
 
 def test_an_api_key_mints_only_what_it_covers(limited: Limited, tenant: Caller) -> None:
-    """An API key with limits must give narrower ones to each new API key."""
+    """An API key with limits can create only API keys with narrower limits."""
     own: dict[str, Any] = {
         "scopes": [
             {"operations": ["create-api-key"]},
@@ -591,7 +591,7 @@ def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited
 
 @pytest.mark.threat("scoped-api-key")
 def test_a_public_key_is_no_way_into_another_keyring(tenant: Caller, limited: Limited) -> None:
-    """Outside its scopes a key cannot be used by its public key, just as not by name."""
+    """A key outside the scopes cannot be used by its public key either."""
     keyring = f"hidden-{uuid.uuid4()}"
     tenant.post("/kms/keyrings", {"name": keyring}, status=201)
     named = {"algorithm": "Kyber768", "keyring": keyring}

@@ -214,7 +214,7 @@ def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:
 
 
 def test_of_many_at_once_one_rotates(owner: Caller, password: str) -> None:
-    """Of concurrent rotations with one token exactly one succeeds."""
+    """Of concurrent rotations with one token, exactly one succeeds."""
     owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     headers = _stepped_up(owner, password)
 

@@ -237,7 +237,7 @@ def test_the_client_proves_itself_and_the_code_is_its_own(sso: SsoInstallation) 
 @pytest.mark.threat("hostile-identity-provider")
 @pytest.mark.parametrize("kind", ["huge", "redirect", "no-json", "error", "broken"])
 def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: str) -> None:
-    """Responses that are too large, redirect or have no tokens are refused, and read no further."""
+    """Responses that are too large, redirect or lack tokens are refused, and reading stops."""
     followed: list[str] = []
 
     def respond(handler: BaseHTTPRequestHandler) -> None:

@@ -109,7 +109,7 @@ def test_every_sensitive_operation_has_its_place() -> None:
 def test_without_a_proof_of_this_session_nothing_is_done(
     prepared: Prepared, new_person: Callable[..., Caller], installation: Installation
 ) -> None:
-    """A proof of another session or person, an ended one, and none all do nothing."""
+    """A proof of another session or person, an ended one, and a missing one do nothing."""
     owner = prepared.owner
     email = owner.get("/auth/me")["email"]
     second, ended = installation.caller(None), installation.caller(None)
@@ -138,7 +138,7 @@ def test_without_a_proof_of_this_session_nothing_is_done(
 
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_a_proof_covers_what_the_table_says(prepared: Prepared, name: str) -> None:
-    """A session's proof allows the operations that it covers; all others need a token."""
+    """A session's proof allows the operations that it covers. All others need a token."""
     owner, request = prepared.owner, prepared.request(name)
     proof = _proof(owner)
     assert _is_asked(_send(owner, request, proof=proof)) == (name not in COVERED_BY_PROOF)

@@ -44,7 +44,7 @@ STRANGE_CLAIMS: dict[str, dict[str, object]] = {
 @pytest.mark.threat("hostile-identity-provider")
 @pytest.mark.parametrize("claims", STRANGE_CLAIMS.values(), ids=STRANGE_CLAIMS.keys())
 def test_a_strange_claim_signs_nobody_in(sso: SsoInstallation, claims: dict[str, object]) -> None:
-    """A claim of another type, another person's or for another party begins no session."""
+    """A claim of another type, or for another person or client, begins no session."""
     own = {"sub": f"strange {claims}"[:60], "email": "strange@example.com", **claims}
     reason = refusal(settled(sso, sso.browser(), **own))
     assert reason in {"provider", "email", "no-role"}

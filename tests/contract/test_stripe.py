@@ -497,7 +497,7 @@ def test_an_end_that_comes_first(shop: Shop, tenant: Caller) -> None:
 
 
 def test_older_news_come_late(shop: Shop, tenant: Caller) -> None:
-    """An event older than the last one changes nothing."""
+    """An event older than the last applied one changes nothing."""
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))
     shop.apply_notice(_event(UPDATED, _on(PRICES["professional"], made), 5))
@@ -546,7 +546,7 @@ def _paid(made: dict[str, Any], name: str, cents: int, *prices: str) -> dict[str
 
 
 def test_invoices(shop: Shop, tenant: Caller, owner: Caller) -> None:
-    """Each paid invoice is one line of the tenant's, also if it arrives first."""
+    """Each paid invoice is one line for the tenant, also if it arrives first."""
     made = _subscription(tenant)
     name = f"in_{uuid.uuid4().hex}"
     paid = _event("invoice.paid", _paid(made, name, 9900, PRICES["starter"]))

@@ -288,7 +288,7 @@ def test_nothing_takes_a_symmetric_key_for_a_key_pair(caller: Caller, algorithm:
 
 @pytest.mark.parametrize("value", [0, 1, "", "false", "true", [], {}, [False], 0.0])
 def test_only_false_hides_a_data_key_and_only_true_shows_it(caller: Caller, value: object) -> None:
-    """A value that another language takes for true or false is 400, so that no key is shown."""
+    """A Boolean in the style of another language is 400, so that no key is shown."""
     body = {"algorithm": XAES, "plaintext": value}
     assert caller.refusal("/kem/data-key", body) == (400, "ERR_KEM_010", "plaintext")
     items = [{"plaintext": value}, {"plaintext": False}]
@@ -298,7 +298,7 @@ def test_only_false_hides_a_data_key_and_only_true_shows_it(caller: Caller, valu
 
 
 def test_an_item_cannot_show_a_data_key_that_the_batch_hides(caller: Caller) -> None:
-    """Plaintext false beside the items holds for each: an item with its own value is refused."""
+    """Plaintext false for the batch applies to each item. An item with its own value is refused."""
     items: list[dict[str, object]] = [{}, {"plaintext": None}, {"plaintext": True}]
     body = {"algorithm": XAES, "plaintext": False, "items": items}
     *hidden, refused = caller.post("/kem/data-key/batch", body)["results"]
@@ -308,7 +308,7 @@ def test_an_item_cannot_show_a_data_key_that_the_batch_hides(caller: Caller) -> 
 
 @pytest.mark.parametrize("algorithm", MAKING)
 def test_the_largest_batch_of_data_keys(caller: Caller, algorithm: str) -> None:
-    """128 data keys are all different, one more is refused, and each has its record."""
+    """128 data keys are all different, and each has its record. A request for 129 is refused."""
     body: dict[str, object] = {"algorithm": algorithm, "size": 64, "items": [{}] * 128}
     made = caller.post("/kem/data-key/batch", body)["results"]
     assert len({result["data"]["plaintext"] for result in made}) == 128
@@ -320,7 +320,7 @@ def test_the_largest_batch_of_data_keys(caller: Caller, algorithm: str) -> None:
 
 
 def test_no_algorithm_or_keyring_reads_what_another_made(new_tenant: NewTenant) -> None:
-    """A MAC, ciphertext or data key opens with its own algorithm in its own keyring only."""
+    """A MAC, ciphertext or data key opens only with its own algorithm in its own keyring."""
     caller = new_tenant()
     for name in ("one", "two"):
         caller.post("/kms/keyrings", {"name": name}, status=201)

@@ -371,7 +371,7 @@ def test_an_invitation_does_not_tell_who_has_an_account(
     installation: Installation,
     password: str,
 ) -> None:
-    """Inviting another tenant's person looks the same, and their acceptance is 409."""
+    """Inviting a member of another tenant looks the same, and their acceptance is 409."""
     known = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": known, "role": "viewer"}

@@ -142,7 +142,7 @@ def test_a_suspended_tenant_s_key_that_is_revoked_is_nobody(
 def test_plan_and_status_change_together(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """One request changes both; fields that are not named stay."""
+    """One request changes both. Fields that are not named stay unchanged."""
     tenant = new_tenant("free")
     changed = _change(operator, tenant, plan="enterprise", status="suspended")
     assert (changed["plan"], changed["status"]) == ("enterprise", "suspended")

@@ -109,7 +109,7 @@ def test_every_row_with_every_credential(
     ask: Ask,
     credential: str,
 ) -> None:
-    """The access table decides under /v1/ too; what it refuses is 403, and says nothing."""
+    """The access table also decides under /v1/. Its refusals are 403 and give no reason."""
     token = _token(installation, tenant, credential, new_tenant())
     if credential == "suspended":
         _set_status(installation, tenant, "suspended")
@@ -247,7 +247,7 @@ def test_an_encrypt_only_key_creates_nothing(limited: Limited, ask: Ask) -> None
 
 
 def test_a_key_of_another_algorithm_is_refused(limited: Limited, ask: Ask) -> None:
-    """An API key for one algorithm does not use a key of another one."""
+    """An API key for one algorithm cannot use a key of another one."""
     row = next(row for row in GUARDED if row.path == "transit/encrypt/{name}")
     assert _is_outside_scopes(ask(row, limited("*", algorithms=["X-Wing"])))
     assert ask(row, limited("*", algorithms=["XAES-256-GCM"])).status_code == 200

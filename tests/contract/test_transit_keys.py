@@ -140,7 +140,7 @@ def _refusal(response: httpx2.Response, status: int = 400) -> str:
 
 @pytest.mark.parametrize("stored", TYPES)
 def test_a_key_has_the_type_that_was_asked_for(tenant: Caller, ask: Ask, stored: str) -> None:
-    """Creating is repeatable, the type comes back as it was sent, and the algorithm is its own."""
+    """Creating is repeatable. The type comes back as it was sent, and decides the algorithm."""
     body, more = TYPES[stored]
     path = f"transit/keys/k-{uuid.uuid4()}"
     first = _data(ask("POST", path, body))
@@ -236,7 +236,7 @@ def test_other_paths_and_methods(ask: Ask, name: str, method: str, path: str, st
 
 
 def test_a_name_that_no_key_can_have(ask: Ask) -> None:
-    """A name is that of a keyring: a refusal says which characters it may have."""
+    """A name must be a keyring's name, and a refusal lists the permitted characters."""
     for name in ("a%20b", "a@b", ".a", "a" * 129):
         assert "name must be" in _refusal(ask("POST", f"transit/keys/{name}", {}))
 
@@ -301,7 +301,7 @@ def test_the_list_has_the_keys_of_this_interface(
 
 
 def test_a_keyring_with_a_type_is_a_key(tenant: Caller, ask: Ask) -> None:
-    """A keyring that the API creates with a type is a key here once it has its algorithm's key."""
+    """A keyring with a type, made through the API, is a key here once its algorithm has a key."""
     name = f"k-{uuid.uuid4()}"
     keyring = {"name": name, "transit_type": "ml-kem-768"}
     tenant.post("/kms/keyrings", keyring, status=201)
@@ -348,7 +348,10 @@ def deleting(installation: Installation, tenant: Caller) -> Iterator[Ask]:
 
 @pytest.mark.threat("stolen-api-key")
 def test_a_key_is_deleted_where_both_allow_it(ask: Ask, deleting: Ask, name: str) -> None:
-    """DELETE needs a scope that names it, and a key that allows it, which needs the scope too."""
+    """DELETE needs a scope that names it, and a key that allows it.
+
+    Allowing it needs the scope too.
+    """
     path = f"transit/keys/{name}"
     assert "delete-keyring" in _refusal(ask("DELETE", path), 403)
     assert "delete-keyring" in _refusal(ask("DELETE", f"{path}/soft-delete"), 403)
@@ -394,7 +397,7 @@ def test_a_key_that_was_created_again_with_another_type(
 
 
 def test_the_records_are_those_of_the_api(tenant: Caller, ask: Ask, name: str) -> None:
-    """Each row is recorded as the operation that it is, with its key and the caller."""
+    """Each row is recorded as its operation of the API, with its key and the caller."""
     _data(ask("POST", f"transit/encrypt/{name}", {"plaintext": "QUJD"}))
     _data(ask("POST", f"transit/encrypt/{name}", {"plaintext": "QUJD"}))
     _data(ask("POST", f"transit/keys/{name}/rotate"))
@@ -485,7 +488,7 @@ def test_logging_in_with_an_api_key(ask: Ask, tenant: Caller) -> None:
 
 @pytest.mark.threat("stranger")
 def test_unknown_tokens_are_counted(installation: Installation, tenant: Caller) -> None:
-    """Unknown tokens of one address use up its budget, here and at the API, and no other's."""
+    """Unknown tokens from one address use up the budget of that address only, here and at the API."""
     transport = httpx2.HTTPTransport(local_address="127.0.0.9")
     with _asking(installation, tenant.api_key, transport=transport) as ask:
         path = "auth/token/lookup-self"

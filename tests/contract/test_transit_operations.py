@@ -130,7 +130,7 @@ def test_nonsense_is_no_ciphertext(ciphertext: object, message: str, transit: Tr
 
 
 def test_another_version_is_not_there_or_does_not_open(transit: Transit) -> None:
-    """The version in the text is bound, and one that does not exist is too new."""
+    """The version in the ciphertext is authenticated, and a missing version is too new."""
     made = transit.data("encrypt/old", {"plaintext": TEXT})["ciphertext"]
     changed = made.replace("vault:v1:", "vault:v2:")
     too_new = transit.refusal("decrypt/old", {"ciphertext": changed})
@@ -184,7 +184,7 @@ def test_a_changed_text_does_not_open(data: st.DataObject, transit: Transit) -> 
 def test_another_key_or_tenant_does_not_open_it(
     transit: Transit, new_tenant: NewTenant, connect: Callable[[str], Transit]
 ) -> None:
-    """A key of another name does not open it, nor does the same name of another tenant."""
+    """Neither a key of another name nor another tenant's key of the same name opens it."""
     made = transit.data("encrypt/orders", {"plaintext": TEXT})["ciphertext"]
     transit.data("keys/payments", {})
     assert transit.refusal("decrypt/payments", {"ciphertext": made}) == UNREADABLE
@@ -196,7 +196,7 @@ def test_another_key_or_tenant_does_not_open_it(
 
 
 def test_derived_keys_need_their_context(transit: Transit) -> None:
-    """Each operation with a derived key needs it; a key that is not derived refuses one."""
+    """Each operation with a derived key needs a context, and each with another key refuses one."""
     ours, theirs = {"context": OURS}, {"context": THEIRS}
     made = transit.data("encrypt/cards", {"plaintext": TEXT, **ours})["ciphertext"]
     assert transit.data("decrypt/cards", {"ciphertext": made, **ours})["plaintext"] == TEXT
@@ -229,7 +229,7 @@ def test_derived_keys_need_their_context(transit: Transit) -> None:
 
 
 def test_batches_keep_order_and_references(transit: Transit) -> None:
-    """Each item has its own result or error; the status says whether some failed."""
+    """Each item has its own result or error, and the status shows whether some failed."""
     items = [{"plaintext": TEXT, "reference": "a"}, {"plaintext": "@@", "reference": "b"}]
     good, bad = items[:1], items[1:]
     status, [first, second] = transit.batch("encrypt/orders", items)
@@ -265,7 +265,7 @@ def test_batches_keep_order_and_references(transit: Transit) -> None:
 
 
 def test_a_batch_can_be_larger_than_one_of_the_api(transit: Transit) -> None:
-    """300 items are done in order, and each plaintext is its own."""
+    """300 items are handled in order, and each plaintext is the right one."""
     texts = [b64encode(str(number).encode()).decode() for number in range(300)]
     status, sealed = transit.batch("encrypt/orders", [{"plaintext": text} for text in texts])
     assert status == 200
@@ -275,7 +275,7 @@ def test_a_batch_can_be_larger_than_one_of_the_api(transit: Transit) -> None:
 
 
 def test_each_item_counts_once(new_tenant: NewTenant, connect: Callable[[str], Transit]) -> None:
-    """A batch counts its successful items against the quota; too many do nothing."""
+    """A batch counts its successful items against the quota. If there are too many, none is done."""
     caller = new_tenant("free")
     transit = connect(caller.api_key)
     transit.data("keys/orders", {})
@@ -314,7 +314,7 @@ def test_records_name_each_item(new_tenant: NewTenant, connect: Callable[[str], 
 def test_a_rule_warns_and_denies(
     new_tenant: NewTenant, new_person: NewTenant, connect: Callable[[str], Transit]
 ) -> None:
-    """A warned request has the rule in warnings, for each item's rule once; then 403 names it."""
+    """A request that a rule warns of has the rule in warnings, once. Later 403 names the rule."""
     caller = new_tenant()
     owner = new_person(caller.tenant_id)
     transit = connect(caller.api_key)
@@ -580,7 +580,7 @@ def test_random_bytes(transit: Transit) -> None:
 
 
 def test_a_refused_encryption_creates_no_key(transit: Transit, tenant: Caller) -> None:
-    """Encrypt creates a key only if it encrypts something, and none that keys/{name} refuses."""
+    """Encrypt creates a key only if it encrypts something, and only with a valid name."""
     for body in (
         {},
         {"plaintext": "%"},

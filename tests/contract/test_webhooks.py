@@ -51,7 +51,10 @@ def create(owner: Caller, url: str = URL, name: str = "on-call") -> dict[str, An
 
 
 def test_people_change_webhooks_and_programs_see_them(tenant: Caller, owner: Caller) -> None:
-    """The secret is shown once, each change is recorded, and a program sees neither path nor secret."""
+    """The secret is shown once, and each change is recorded.
+
+    A program sees neither path nor secret.
+    """
     created = create(owner)
     secret = created.pop("secret")
     path = f"{PATH}/{created['id']}"

@@ -27,7 +27,7 @@ class Promise:
     request_ids: tuple[str, ...]
     """The request ids of all attempts, the successful one last.
 
-    A change has its record under one of them, an operation with a key under the last."""
+    A change is recorded under one of them, and an operation with a key under the last."""
     tenant_id: str
     principal: str
     operation: str

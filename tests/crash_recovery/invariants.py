@@ -40,7 +40,7 @@ def everything(snapshot: Snapshot, promises: Sequence[Promise]) -> dict[str, lis
 
 
 def promises_are_kept(snapshot: Snapshot, promises: Iterable[Promise]) -> Findings:
-    """Every response has its one record, with the same facts."""
+    """Every response has exactly one record, with the same facts."""
     records = defaultdict(list)
     for record in snapshot.records:
         records[record.request_id].append(record)

@@ -29,7 +29,7 @@ from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Generat
 
 AT_ONCE = 500
 SLH_DSA_AT_ONCE = 60
-"""Fewer than the requests that one tenant may have waiting."""
+"""Fewer than the requests of one tenant that may wait."""
 SECONDS = 100.0
 """Seconds. Signatures have low priority and may wait long beside other tests."""
 

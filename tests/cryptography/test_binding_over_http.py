@@ -210,7 +210,7 @@ def _malformed(envelope: str) -> Iterator[object]:
 
 
 def test_what_is_no_envelope_is_refused(post: Post) -> None:
-    """A text in any form other than encrypt's is 400 with its field."""
+    """A text in a form that encrypt does not make is 400 with its field."""
     for bad in _malformed(_envelope(post, Algorithm.ML_KEM_768)):
         response = post("/kem/decrypt", {"envelope": bad})
         assert _refusal(response) == (400, "ERR_KEM_002", "envelope")

@@ -166,7 +166,7 @@ def test_the_librarys_path_is_relative_to_the_settings_file(
 
 
 class Glitching(OpenSsl):
-    """OpenSSL with one signature replaced by another valid one, from another randomizer."""
+    """OpenSSL, with one signature replaced by another valid signature."""
 
     faulty: int | None = None
     """The number of the signature, from 0."""
@@ -188,7 +188,7 @@ class Glitching(OpenSsl):
 
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_a_fault_that_verifies_releases_no_signature(openssl_library: str, faulty: int) -> None:
-    """If two signatures with one randomizer differ, none is returned, although both verify."""
+    """If two signatures with one randomizer differ, none is returned, even if both verify."""
     library, algorithm = Glitching(openssl_library), Algorithm.SLH_DSA_SHA2_128F
     private_key = library.generate(algorithm)
     public_key = private_key[PARAMETER_SETS[algorithm].public_key :]
@@ -203,7 +203,7 @@ def test_a_fault_that_verifies_releases_no_signature(openssl_library: str, fault
 
 
 def test_signatures_stay_hedged(openssl_library: str) -> None:
-    """A randomizer gives one signature, and each signature has its own randomizer."""
+    """The same randomizer gives the same signature, and each signature has a new randomizer."""
     library, algorithm = OpenSsl(openssl_library), Algorithm.SLH_DSA_SHA2_128F
     private_key = library.generate(algorithm)
     same = {library._sign(algorithm, private_key, b"t", b"c", bytes(16)) for _ in range(2)}

@@ -314,7 +314,7 @@ REST: dict[str, Body] = {
 
 @pytest.mark.parametrize("operation", ["sign-hash", "verify-hash"])
 def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
-    """A digest of another size than its hash function's, up to 80 bytes, is 400 ERR_SIG_011."""
+    """A digest of the wrong size for its hash function, up to 80 bytes, is 400 ERR_SIG_011."""
     for hash_algorithm in HashAlgorithm:
         for size in set(range(81)) - {DIGEST_SIZE[hash_algorithm]}:
             body: Body = {"hash": _text(bytes(size)), "hash_algorithm": hash_algorithm}

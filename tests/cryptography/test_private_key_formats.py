@@ -109,7 +109,7 @@ def both(algorithm: Algorithm, expanded_key: bytes) -> bytes:
 
 @pytest.mark.parametrize("algorithm", KEY_PAIRS)
 def test_each_container_of_a_seed_is_read(algorithm: Algorithm) -> None:
-    """A seed is read alone, in another octet string, with attributes, and with its public key."""
+    """A seed is read alone, in an outer octet string, with attributes, and with its public key."""
     seed = SEEDS[algorithm]
     public_key = bytes(ALGORITHMS[algorithm].public_key_size)
     forms = [seed, der(OCTET_STRING, seed)]

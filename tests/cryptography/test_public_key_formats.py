@@ -276,7 +276,7 @@ def test_the_key_of_a_certificate_is_taken(
 
 
 def test_a_certificate_of_the_library_cryptography_is_read() -> None:
-    """A real certificate of an ML-DSA key gives that key; one of an EC key is refused and named."""
+    """A real certificate with an ML-DSA key gives that key. One with an EC key is refused by name."""
     now = datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
     signer = ec.generate_private_key(ec.SECP256R1())

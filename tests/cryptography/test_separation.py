@@ -156,7 +156,7 @@ def test_a_wrapped_key_opens_under_its_own_version_only(
 def test_secrets_are_of_one_version_and_one_tenant(
     algorithm: Algorithm, execute: Execute, rotated: TenantId, tenant: TenantId
 ) -> None:
-    """An encapsulation gives its secret only to its own key; any other key gets another secret."""
+    """An encapsulation gives its secret to its own key only. Any other key gets another secret."""
     (made,) = execute([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
     assert isinstance(made, Encapsulated)
     secrets = [
@@ -301,7 +301,7 @@ def _verify_hash(
 
 
 def test_an_algorithm_of_another_kind_is_unsupported(execute: Execute, tenant: TenantId) -> None:
-    """Each operation refuses algorithms that it lacks: UNSUPPORTED."""
+    """Each operation refuses algorithms that do not support it: UNSUPPORTED."""
     wrong = [
         request
         for algorithm in CURRENT
@@ -381,7 +381,7 @@ def test_the_hash_function_is_bound(
 ) -> None:
     """A signature under one hash function is invalid under another, for the same digest.
 
-    The gateway already refuses such a digest by its size; this is one layer below.
+    The gateway refuses such a digest by its size already. This test is one layer below.
     """
     responses = execute(
         [

@@ -151,7 +151,7 @@ def test_no_bit_of_a_kem_ciphertext_can_change_in_a_blob(
 def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
     algorithm: Algorithm, execute: Execute, tenant: TenantId
 ) -> None:
-    """With any bit flipped, decapsulate gives another secret each time, or refuses."""
+    """With any bit flipped, decapsulate gives another secret, or refuses."""
     request = Encapsulate(tenant=tenant, algorithm=algorithm, version=ONE)
     (made,) = execute([request])
     assert isinstance(made, Encapsulated)

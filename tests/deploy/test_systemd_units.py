@@ -11,14 +11,14 @@ from tests.deploy.tools import needs
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 SERVICES = sorted(path.name.replace("@.", "@1.") for path in UNITS.glob("*.service"))
-"""Instances of templates: one each."""
+"""Templates, with one instance each."""
 EXPOSURE = "20"
 """The highest exposure of a unit, in tenths."""
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root directory with these units, the system's own, and the programs that they name."""
+    """A root directory with these units, the system's units, and the programs that they name."""
     needs("systemd-analyze")
     root = tmp_path_factory.mktemp("root")
     shutil.copytree("/usr/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)

@@ -109,7 +109,7 @@ def is_inside() -> bool:
 
 
 def enter() -> None:
-    """Restart this program with its own mounts and process ids, unless it has them."""
+    """Restart this program with its own mounts and process ids, unless it already has them."""
     if not is_inside():
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         program = [sys.executable, "-m", "tests.deploy", *sys.argv[1:]]

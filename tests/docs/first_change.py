@@ -28,7 +28,7 @@ def copy_repository(folder: Path) -> None:
 def apply(folder: Path) -> list[str]:
     """Make the page's missing edits; return their files.
 
-    Raises ValueError for a place that is not in the file exactly once.
+    Raises ValueError for a place that the file does not have exactly once.
     """
     text = PAGE.read_text()
     changed = []

@@ -24,7 +24,7 @@ COMMAND = re.compile(r"(?:^|[`/ ])pqkeepd ((?:[^`|;&\n\"]|\\\n)*)", re.MULTILINE
 
 
 def _command(words: list[str]) -> tuple[Any, list[str]]:
-    """Split words into the command that they name and its arguments."""
+    """Return the command that words name, and its arguments."""
     found: Any = typer.main.get_command(app)
     while words and hasattr(found, "commands") and words[0] in found.commands:
         found, words = found.commands[words[0]], words[1:]

@@ -95,7 +95,7 @@ NAMES = [f"{code} {status}" for code, status in SHOWN_BY]
 
 
 def test_statuses_are_the_catalogue_s() -> None:
-    """Each code has a status that the specification gives it."""
+    """Each code has one of the specification's statuses."""
     assert all(error.status in CATALOGUE[error.code] for error in Code)
 
 

@@ -63,6 +63,6 @@ def test_the_page_works_in_one_try(changed: Path) -> None:
 
 
 def test_the_page_fits_the_code(changed: Path) -> None:
-    """Each place on the page is found once, and the result is valid Python."""
+    """Each place on the page occurs once in its file, and the result is valid Python."""
     endpoint = changed / "gateway/src/pqkeep_gateway/api/plan_limits.py"
     compile(endpoint.read_text(), str(endpoint), "exec")

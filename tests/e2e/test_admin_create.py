@@ -1,4 +1,4 @@
-"""``pqkeepd admin create`` as a program: one command invites one person, and leaks no secret."""
+"""``pqkeepd admin create`` as a program: a command invites one person, and leaks no secret."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_somebody_who_is_there_already(
     ],
 )
 def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) -> None:
-    """A mistake ends with 1 and one line that names it, on stderr."""
+    """A mistake ends with 1 and one line on stderr that names it."""
     status, said, errors = create(**{"email": _email(), **options})
     assert (status, said) == (1, "")
     assert errors.startswith(f"pqkeepd: {reason}")

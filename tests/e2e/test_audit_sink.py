@@ -35,7 +35,7 @@ def test_the_file_has_the_log(start: Callable[..., Installation], tmp_path: Path
 
 
 def _wait_for(path: Path, installation: Installation) -> list[dict[str, object]]:
-    """Return all records once the file has them."""
+    """Return all records once the file contains them."""
     records = installation.operator().get("/audit/records", limit=500)["records"]
     deadline = time.monotonic() + SECONDS
     while not path.exists() or path.read_bytes().count(b"\n") < len(records):

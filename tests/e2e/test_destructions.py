@@ -58,7 +58,7 @@ def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None
 def test_a_killed_gateway_does_not_undo_a_cancellation(
     tmp_path: Path, command_on: CommandOn
 ) -> None:
-    """A gateway is killed before it stores its schedule, which is cancelled at the key service.
+    """A gateway is killed before it stores its schedule; meanwhile the key service cancels it.
 
     A lock of its database holds the gateway at that instant. The next gateway keeps the tenant.
     """

@@ -135,7 +135,7 @@ class Run:
 
 
 def _contents(place: Path, since: float) -> Iterator[tuple[str, bytes]]:
-    """Yield every file written since then, except mail, which the person may read."""
+    """Yield every file written since then, except mail, which is for the person."""
     for path in [place] if place.is_file() else place.rglob("*"):
         if path.is_file() and path.suffix != ".eml" and path.stat().st_mtime >= since:
             yield str(path), path.read_bytes().rstrip(b"\0")

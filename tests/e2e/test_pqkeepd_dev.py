@@ -97,7 +97,7 @@ def test_a_doctor_finds_a_key_service_that_hangs(start: Callable[..., Installati
 
 
 def test_a_start_warns_once(start: Callable[..., Installation]) -> None:
-    """The log of a start has each warning once, and no warning about parts that start later."""
+    """A start logs each warning once, and none about parts that start later."""
     lines = [json.loads(line) for line in start().output.splitlines() if line.startswith("{")]
     warnings = [line for line in lines if line.get("level") == "warning"]
     waiting = "requests are not answered yet"

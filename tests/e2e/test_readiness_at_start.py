@@ -1,4 +1,4 @@
-"""``pqkeepd start`` reports that it is ready once it serves requests, and before that the reason."""
+"""``pqkeepd start`` reports readiness when it serves requests, and until then the reason."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ BY_OPERATOR = {
     *("prove_audit_record", "get_audit_tlog_proof", *LAST[len(CHANGES) :], *LAST_OF_ALL),
     *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
 }
-"""Operations that an API key may not do, or that would end it."""
+"""Operations that an API key may not call, or that would revoke it."""
 IN_THE_CLIENT = (
     "/kem/",
     "/signature/",
@@ -254,7 +254,7 @@ def test_commands_of_people_work(
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_client_has_the_call(name: str) -> None:
-    """Each call's method takes the arguments, and its operation has the fields."""
+    """Each call's method accepts the arguments, and its operation has the fields."""
     call = CALLS[name]
     assert {*call.positional, *call.keywords} <= {each.name for each in ROWS[name].fields}
     with Client("http://127.0.0.1:1", "pqk_x") as client:

@@ -195,7 +195,7 @@ def test_each_process_is_its_own_user(production: Production) -> None:
 def test_a_process_gets_only_its_variables(
     production: Production, module: str, own: dict[str, str], home: str
 ) -> None:
-    """No variable of root reaches a process that does not read it, whatever its name looks like."""
+    """No process gets a variable of root that it does not read, whatever the name."""
     text = Path(f"/proc/{production.pid(module)}/environ").read_text()
     environment = dict(line.split("=", 1) for line in text.split("\0") if line)
     for made in ("PYTHONPATH", "LC_CTYPE"):  # of pqkeepd_program, and of Python for the C locale
@@ -266,7 +266,10 @@ open(database + "-journal", "wb").write(journal + magic)
 
 @pytest.mark.threat("compromised-gateway", "gateway-user")
 def test_a_backup_by_root_does_nothing_that_the_gateway_could_not(folder: Path) -> None:
-    """With a planted name in the gateway's journal, SQLite as root would delete the root key: it stays."""
+    """With a planted name in the gateway's journal, SQLite as root would delete the root key.
+
+    It stays.
+    """
     layout, _ = initialised(folder / "hostile")
     public = folder / "recovery.public"
     recovery_key.create("ML-KEM-1024", folder / "recovery.private", public)
@@ -418,7 +421,7 @@ def test_start_says_what_makes_an_installation(folder: Path) -> None:
     ],
 )
 def test_commands_say_what_makes_an_installation(folder: Path, command: tuple[str, ...]) -> None:
-    """Without an installation, each command names the directory and the command that makes one."""
+    """Without an installation, each command names the directory and the command that creates one."""
     none = folder / "nothing"
     ended = pqkeepd(*command, "--data", none)
     assert (ended.returncode, ended.stdout) == (1, "")

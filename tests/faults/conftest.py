@@ -141,7 +141,7 @@ def gateway_process(
     is_forked: bool = True,
     management: socket.socket | None = None,
 ) -> Iterator[str]:
-    """Run one gateway on a free port; yield its address. If it is not forked, it is a child.
+    """Run one gateway on a free port; yield its address. A process that is not forked is a child.
 
     ``management`` is the socket of its management address.
     """

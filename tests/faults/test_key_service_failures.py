@@ -38,7 +38,7 @@ def outcome(response: httpx2.Response) -> tuple[int, str]:
 
 
 def _in_place_of(call: Call, garbage: bytes) -> bytes:
-    """Return bytes with a frame's length, so that they are read as one."""
+    """Return bytes with a frame's length, so that they are read as one frame."""
     return len(garbage).to_bytes(4, "big") + garbage
 
 
@@ -164,7 +164,7 @@ def test_a_hang_up_is_503_and_the_gateway_connects_again(
 
 
 def test_without_a_key_service(gateway_left_alone: tuple[httpx2.Client, str]) -> None:
-    """Without a key service, operations that need it are 503; other changes and reads work."""
+    """Without a key service, requests that need it are 503. Other changes and reads work."""
     client, operator_key = gateway_left_alone
     for path, body in (ENCRYPT, SIGN, VERIFY):
         assert outcome(client.post(path, json=body)) == UNAVAILABLE

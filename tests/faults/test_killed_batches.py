@@ -99,7 +99,7 @@ def _records(tenant: Caller) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_kill_in_the_middle_of_batches(installation: Installation, kills: int) -> None:
-    """Each item of an acknowledged batch is recorded once; of a lost batch all items or none."""
+    """Each item of an acknowledged batch is recorded once. A lost batch has all records or none."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     sent, stop = Sent(), threading.Event()

@@ -1,4 +1,4 @@
-"""Several gateways with one Redis: they count together, share changes, and fail closed."""
+"""Several gateways with one Redis count together, share changes, and fail closed."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_a_replayed_connection_does_nothing(link: TwoHosts) -> None:
 
 @pytest.mark.threat("link-attacker")
 def test_a_replayed_record_is_not_executed_twice(link: TwoHosts) -> None:
-    """A record that is sent twice ends the connection, and its content is executed at most once."""
+    """A repeated TLS record ends the connection, and its content is executed at most once."""
     before, connections = version(link), len(link.relay.sent)
     link.relay.tamper = lambda record: (record, record)
     link.post("/kms/keys/rotate", {"algorithm": SIGNATURE})

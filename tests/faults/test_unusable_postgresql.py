@@ -113,7 +113,7 @@ def _with(options: str) -> Callable[[PostgresServer, str], str]:
 
 
 def _spoiled_by(made: str) -> Callable[[PostgresServer, ExitStack], object]:
-    """Return a fault that changes each database by x, and repairs it by y."""
+    """Return a fault that is caused by the statement x in each database, and ended by y."""
     return lambda server, stack: stack.enter_context(
         statement(server, made, "DROP TABLE IF EXISTS x CASCADE")
     )
@@ -336,7 +336,7 @@ async def test_a_statement_that_hangs_ends_a_command(
 async def test_a_standby_is_named_until_it_is_promoted(
     another_postgres_server: PostgresServer,
 ) -> None:
-    """A standby server is read-only, which is retried; after its promotion it is used."""
+    """A standby server is read-only, so connecting is retried. After its promotion it is used."""
     server = another_postgres_server
     await asyncio.to_thread(server.stop)
     signal = server.data / "standby.signal"

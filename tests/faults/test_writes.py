@@ -159,7 +159,7 @@ def without_right(database: str, revoke: LiteralString, grant: LiteralString) ->
 
 
 def locked_table(database: str, statement: LiteralString) -> Spoils:
-    """Lock a table in another session, so that it can only be read."""
+    """Lock a table in another session, so that others can only read it."""
 
     @contextmanager
     def is_locked(service: Service) -> Iterator[None]:
@@ -328,7 +328,7 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
 def test_files_that_are_read_only_in_effect(
     on_files: Service, spoils: Spoils, problem: WriteProblem, parts: tuple[str, ...]
 ) -> None:
-    """A database file that cannot be written is named with its cause until it can."""
+    """A database file that cannot be written is named with the cause, until it can be written."""
     _is_noticed(on_files, spoils, problem, *parts)
 
 
@@ -406,7 +406,7 @@ def test_servers_that_take_no_writes(
 
 
 def test_an_idle_installation_is_left_alone(on_files: Service) -> None:
-    """Without requests there is no probe. With many requests there is one probe per second."""
+    """Without requests there is no probe. Many requests together cause one probe a second."""
     on_files.wait_for(problem=None)
 
     def written() -> int:

@@ -55,7 +55,7 @@ SPENDS = NEEDS_KEYS | {
     "revoke_api_key",
     "change_tenant",
 }
-"""Operations that make their tenant unusable."""
+"""Operations after which their tenant is unusable."""
 KINDS = {
     **dict.fromkeys(("Kyber768", "X-Wing", "ML-KEM-1024", "XAES-256-GCM"), "/kem/"),
     **dict.fromkeys(("HMAC-SHA-256", "HMAC-SHA-512"), "/mac/"),
@@ -78,7 +78,7 @@ READS = {
     "verify_mac": ("mac", "/mac/compute", {"message": PLAIN}, {"message": PLAIN}),
     "verify_mu": ("signature", "/signature/sign-mu", {"mu": MU}, {"mu": MU}),
 }
-"""Reading operations: the field that another operation makes, its place, its source, and other
+"""Reading operations: a field, the operation that makes its value, its place, its source, and other
 fields."""
 ONLY = {
     "unwrap": ("Kyber768", "X-Wing", "XAES-256-GCM"),
@@ -114,7 +114,7 @@ class Findings:
 
 
 RENEWED_AFTER = 40
-"""Cases that make a tenant unusable. Another tenant then takes its place."""
+"""Cases that make a tenant unusable. A new tenant then takes its place."""
 WHO = ("own", "owner", "operator", "own", "viewer", "owner", "nobody", "own", "stranger", "owner")
 """The callers of the cases, in turn."""
 

@@ -180,7 +180,7 @@ class World:
         return ended.stdout
 
     def algorithms(self) -> list[str]:
-        """Return all algorithms, each by one name."""
+        """Return all algorithms, each under one name."""
         document = requests.get(f"{self.base_url}/api/v1/openapi.json", timeout=REQUEST_SECONDS)
         found: list[str] = document.json()["components"]["schemas"]["Algorithm"]["enum"]
         return [each for each in found if each not in ALIASES]

@@ -29,7 +29,7 @@ LEFT_OUT = (
 def mutants(source: str) -> dict[str, str]:
     """Return the texts of all mutants, each with the lines that it changes.
 
-    Two operators that make the same text make one mutant.
+    If two operators make the same text, it is one mutant.
     """
     found: dict[str, str] = {}
     for text in (*_changed_conditions(source), *_changed_data(source)):

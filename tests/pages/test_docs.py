@@ -9,7 +9,7 @@ from tests.fixtures.browser import BOTH, Visit, assert_accessible
 from tests.fixtures.installation import Installation
 
 PATHS = ("/docs", "/docs/access", "/docs/errors", "/docs/encrypt")
-"""One page of each kind."""
+"""One example of each kind of page."""
 CURL, PYTHON = "pre[data-language=curl]", "pre[data-language=python]"
 
 
@@ -92,7 +92,7 @@ def test_search_without_an_answer(visit: Visit, installation: Installation) -> N
 
 
 def test_the_language_is_remembered(visit: Visit, installation: Installation) -> None:
-    """Examples show one language: the chosen one, also on other pages and in other tabs."""
+    """Examples show one language. The choice lasts on other pages and in other tabs."""
     visitor = visit(installation.base_url)
     page = visitor.open("/docs/encrypt")
     expect(page.locator(CURL)).to_be_visible()

@@ -45,7 +45,10 @@ PATH = "/portal/api-keys"
 def test_an_api_key_is_created_rotated_and_revoked(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Each new API key is shown once and works; an old one counts down; a revoked one is refused."""
+    """Each new API key is shown once and works.
+
+    An old one counts down, and a revoked one is refused.
+    """
     tenant = installation.operator().post("/tenants", {"name": "no API keys"}, status=201)
     owner = installation.person(tenant["id"])
     visitor = visit_as(owner, is_fresh=True, asks_proof=True)
@@ -144,7 +147,7 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
 def test_an_api_key_is_rotated_with_other_limits(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """An unchanged limit stays; a chosen one replaces the old one, on its own page."""
+    """An unchanged limit stays. A chosen one replaces the old one, on a page of its own."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     path = f"/tenants/{tenant.tenant_id}/api-keys"
@@ -202,7 +205,10 @@ def test_everything_is_chosen_deliberately(installation: Installation, visit_as:
 
 
 def test_what_a_key_may_do_is_said() -> None:
-    """Every group has its own words. Scopes are shown as sentences; no scopes means everything."""
+    """Every group of scopes has its own words.
+
+    Scopes are shown as sentences; no scopes means everything.
+    """
     assert GROUPS.keys() == set(Group)
     scopes = (
         ScopeData(operations=("use", "manage-keys"), keyrings=("payments.*",)),
@@ -375,7 +381,7 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
 def test_a_misspelt_keyring_is_refused_at_its_field(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """A keyring that does not exist is refused in the form, until a box says that it may be missing."""
+    """A missing keyring is refused in the form, unless a box confirms that it may be missing."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     visitor = visit_as(owner, asks_proof=True)

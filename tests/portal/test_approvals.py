@@ -1,4 +1,4 @@
-"""Approvals in the portal: one person asks, another decides."""
+"""Approvals in the portal: one owner requests, another owner decides."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
 
 
 def test_records_are_said_in_words(installation: Installation) -> None:
-    """An API key is shown as one, an outcome has words beside its code, a person is an address."""
+    """An API key is marked as one, an outcome has words beside its code, and a person is an address."""
     tenant = installation.new_tenant()
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
     tenant.refusal("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
@@ -216,7 +216,7 @@ def test_a_forged_answer_is_not_verified(visit_as: SignedIn, viewer: Caller, nam
 def test_another_tenants_record_is_not_there(
     visit_as: SignedIn, installation: Installation, viewer: Caller
 ) -> None:
-    """The page of another tenant's record is the same 404 as for no record."""
+    """The page of another tenant's record is the same 404 as of a missing record."""
     record_id = viewer.get("/audit/records", operation="encrypt")["records"][0]["id"]
     stranger = installation.person(installation.new_tenant().tenant_id)
     visitor = visit_as(stranger)

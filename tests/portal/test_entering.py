@@ -139,7 +139,7 @@ def test_an_invitation_by_mail_is_accepted_and_leaves_no_token_behind(
 def test_a_forgotten_password_is_replaced_by_mail(
     visit: Visit, installation: Installation, tenant: Caller
 ) -> None:
-    """The page sends the message, and its link takes a new password, which then works."""
+    """The page sends the message, and its link accepts a new password, which then works."""
     email, chosen = _email(), "another horse prefers hay"
     installation.person(tenant.tenant_id, "viewer", email)
     page = visit(installation.base_url).open("/portal/forgot-password")
@@ -160,7 +160,7 @@ def test_a_forgotten_password_is_replaced_by_mail(
 def test_an_authenticator_app_is_set_up_and_asked_for(
     visit: Visit, visit_as: SignedIn, installation: Installation, tenant: Caller
 ) -> None:
-    """Enrolment shows secret and recovery codes; signing in then needs one of its codes."""
+    """Enrolment shows a secret and recovery codes. Signing in then needs a code."""
     email = _email()
     visitor = visit_as(installation.person(tenant.tenant_id, "viewer", email), asks_proof=True)
     page = visitor.open("/portal/security/enroll")

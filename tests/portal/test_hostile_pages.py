@@ -240,7 +240,7 @@ def test_queries_and_paths_are_text_even_without_a_policy(world: World, visit_as
 def test_no_query_or_path_makes_a_page_fail(world: World) -> None:
     """Each page accepts any value in its path and query without a fault.
 
-    Usually one page in five gets a value, and each page one value in five.
+    Usually each page has a value in one of five fields, and one page in five has a value at all.
     """
     pages = (*PAGES.items(), *PUBLIC.items())
     with _with_cookie(world) as client:

@@ -243,7 +243,7 @@ def test_algorithms_beyond_the_plan_name_the_plan_that_has_them(installation: In
 
 
 def test_every_algorithm_is_explained() -> None:
-    """Each algorithm has a sentence; all but legacy ones their own, and a NIST security category."""
+    """Each algorithm has a sentence. All except legacy ones have their own, and a NIST category."""
     assert ABOUT.keys() == set(Algorithm)
     assert len({ABOUT[name].purpose for name in CURRENT}) == len(CURRENT)
     assert all(ABOUT[name].strength for name in CURRENT)

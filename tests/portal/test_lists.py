@@ -87,7 +87,10 @@ def _used_keys(installation: Installation) -> Caller:
 def test_a_filter_is_typed_from_the_overview_by_keyboard(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Suggestions by keyboard alone give the keys of ML-KEM-768 that one API key used; an error names its token."""
+    """Typed filters by keyboard list the ML-KEM-768 keys that one API key used.
+
+    An error names its token.
+    """
     owner = _used_keys(installation)
     page = visit_as(owner).open("/portal")
     keys = page.locator("nav").get_by_role("link", name="Keys", exact=True)

@@ -52,7 +52,7 @@ def _counted(viewer: Caller) -> str:
 def test_the_page_shows_keys_rules_and_campaigns(
     installation: Installation, tenant: Caller
 ) -> None:
-    """A viewer sees uses, rules and campaigns of the tenant; another tenant sees none of them."""
+    """A viewer sees the tenant's uses, rules and campaigns. Another tenant sees none of them."""
     viewer = installation.person(tenant.tenant_id, Role.VIEWER)
     text = _counted(viewer)
     assert 'href="/portal/keys?q=algorithm%3AKyber768"' in text
@@ -182,7 +182,7 @@ def test_a_canary_ends_and_begins_and_the_bill_of_materials_is_saved(
 def test_a_rule_has_the_state_of_its_dates(
     warn: timedelta | None, deny: timedelta | None, state: str
 ) -> None:
-    """The strictest date that has come counts."""
+    """The strictest date in the past counts."""
     warn_from, deny_from = (
         None if ahead is None else timestamp(NOW + ahead) for ahead in (warn, deny)
     )

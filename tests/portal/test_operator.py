@@ -64,7 +64,7 @@ def test_an_operator_signs_in_looks_around_and_leaves(
 def test_a_tenant_is_created_suspended_and_deleted(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Each change asks for the credential; after a wrong one the typed values stay."""
+    """Each change asks for the credential. After a wrong one, the typed values stay."""
     key, name = installation.ready["operator_key"], f"tenant {MARKUP[1]}"
     visitor = visit_as(_signed_in(installation))
     visitor.expected.append("401")

@@ -43,7 +43,10 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
 def test_first_steps_tick_themselves_until_they_are_dismissed(
     visit_as: SignedIn, installation: Installation
 ) -> None:
-    """Each step follows the tenant's state, and one person hides the list for that person only."""
+    """Each step follows the tenant's state.
+
+    A person who hides the list hides it for themselves only.
+    """
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     page = visit_as(owner).open("/portal")
@@ -145,7 +148,7 @@ def test_a_busy_tenant_is_shown_its_operations(
 def test_a_notice_is_new_until_a_person_has_seen_it(
     visit_as: SignedIn, installation: Installation
 ) -> None:
-    """The bell counts new notices on every page, and its page notes who has seen them."""
+    """The bell counts new notices on every page, and the page of notices records its readers."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", {}, status=201)

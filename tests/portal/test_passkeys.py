@@ -31,7 +31,8 @@ ON_REQUEST = f"""
 if (location.protocol === 'http:' && !sessionStorage.getItem('{OFFERED}')) {{
   PublicKeyCredential.isConditionalMediationAvailable = async () => false;
 }}"""
-"""The virtual authenticator accepts an offer in the e-mail field at once, so most pages make none."""
+"""The virtual authenticator accepts an offer in the e-mail field at once, so most pages offer
+nothing."""
 
 
 class Device:

@@ -103,7 +103,7 @@ NOTHING_TO_LIST = {
 } | {each.path for each in PAGES if each.is_public}
 """Pages without a list that can be empty: one has at least the present session."""
 QUERIES = {"/search": b"q=checkout"}
-"""The queries of pages that read nothing without one."""
+"""Queries for pages that read nothing without one."""
 ALL = (*PAGES, DEMO)
 SIGN_INS = {"/sign-in": {"login"}, "/operator/sign-in": {"operator_login"}}
 """Operations of forms that are no ``ui.form``."""
@@ -221,7 +221,7 @@ IN_FULL: Mapping[str, Callable[[Any], Any]] = {
     "list_api_keys": _with_details,
     "list_notices": _closed,
 }
-"""Responses for pages whose row's example has too little."""
+"""Responses for pages if the example of a row is not enough."""
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def test_every_form_says_what_a_program_does_instead(service: Service, page: Pag
 
 
 def test_a_new_tenant_is_put_into_a_shard_where_there_are_several(service: Service) -> None:
-    """The form offers each shard that takes tenants, after the service's own choice."""
+    """The form offers each shard that accepts tenants, after the service's own choice."""
     (tenants,) = (each for each in PAGES if each.path == "/operator/tenants")
 
     def with_shards(data: Any) -> Any:
@@ -284,7 +284,7 @@ def test_a_new_tenant_is_put_into_a_shard_where_there_are_several(service: Servi
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
 def test_where_there_is_nothing_a_page_says_so(service: Service, page: Page) -> None:
-    """Each page with a list has its own text for an empty one; pages without are listed too."""
+    """Each page with a list has its own text for an empty list. Pages without a list are named too."""
     status, text = service.get(page, change=_emptied)
     assert status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}, text
     assert (page.path in EMPTY) is not (page.path in NOTHING_TO_LIST)

@@ -102,7 +102,7 @@ def test_a_text_is_signed_and_verified(world: World, visit_as: SignedIn) -> None
 
 
 def test_a_mac_is_computed_and_verified(world: World, visit_as: SignedIn) -> None:
-    """A MAC holds for its text and for no other; its request is shown."""
+    """A MAC is valid for its text only, and its request is shown."""
     page = visit_as(world.person).open("/portal/try?do=mac")
     page.locator("#compute_mac-message").fill(TEXT)
     page.get_by_role("button", name="Compute the MAC", exact=True).click()
@@ -145,7 +145,7 @@ def test_a_refusal_is_shown_where_it_belongs(world: World, visit_as: SignedIn) -
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> None:
-    """A role that may use keys has the page and its forms; a viewer has neither."""
+    """A role that may use keys has the page and its forms. A viewer has neither."""
     person = world.installation.person(world.tenant.tenant_id, role)
     pages = [get_page(person, f"/portal/try?do={name}") for name in ("encrypt", "sign", "mac")]
     found = operations_on("".join(page.text for page in pages))

@@ -90,7 +90,7 @@ def assert_fits(page: Page) -> None:
 
 
 def assert_headings_in_order(html: str) -> None:
-    """Check that no heading is more than one level below the one before it."""
+    """Check that no heading is more than one level below the previous one."""
     levels = [int(each) for each in re.findall(r"<h([1-6])", html.split("<dialog", maxsplit=1)[0])]
     assert levels[0] == 1
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), levels

@@ -157,7 +157,7 @@ def two(running_shards: TwoShards, kept: Kept) -> Two:
 def test_an_installation_of_two_shards_is_restored(
     two_shards: TwoShards, kept: Kept, two: Two, tmp_path: Path
 ) -> None:
-    """One file restores all: each tenant is in one shard, and each log continues its own.
+    """One file restores all shards: each tenant is in one of them, and each log continues its own.
 
     The shards' settings are those of the restore, start.toml has no program, and tenants can be
     moved.
@@ -225,7 +225,7 @@ def test_the_commands_back_up_and_drill(two_shards: TwoShards, kept: Kept) -> No
 
 
 def test_a_backup_is_older_by_any_shard(two: Two) -> None:
-    """The newest known number counts for each shard, also for one that is missing."""
+    """The newest known backup number counts for each shard, also for a missing one."""
     newest = two.newer.origin.number
     require_newest(two.newer.origin, newest)
     require_newest(two.newer.origin, two.older.origin.number)
@@ -356,8 +356,8 @@ def test_no_backup_has_a_tenant_twice_or_not_at_all(
 ) -> None:
     """No backup between two steps of a move is inconsistent, and each mixture of moments is found.
 
-    The databases are copied before each step of a move there and back. Of all possible backups, the
-    accepted ones have the tenant's keys in one shard, the one in the accounts.
+    The databases are copied before each step of a move there and back. A backup is accepted only if
+    each tenant's keys are in one shard, the one that the accounts name.
     """
     monkeypatch.setattr(backups, "TRIES", 1)
     if two_shards.is_on_server:

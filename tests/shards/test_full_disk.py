@@ -31,7 +31,7 @@ def full_disk(two_shards: TwoShards, shard: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("full", [pytest.param("default", marks=pytest.mark.campaign), "b"])
 def test_a_move_that_finds_a_full_disk(two_shards: TwoShards, full: str) -> None:
-    """The command reports that it is not done; with space again the tenant arrives in one shard."""
+    """The command reports that it is unfinished. With free space, the tenant arrives in one shard."""
     if two_shards.is_on_server:
         pytest.skip("the server's disk is not the key service's")
     tenant = two_shards.new_tenant("default")

@@ -1,4 +1,4 @@
-"""A shard is removed: nothing that is needed is lost, and its log stays."""
+"""The removal of a shard loses nothing that is needed, and its log stays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def test_a_shard_is_removed(two_shards: TwoShards) -> None:
-    """Refused while it is needed; then its tenants work elsewhere, and its log is complete."""
+    """A needed shard is not removed.
+
+    Afterwards its tenants work elsewhere, and its log is complete.
+    """
     tenant = two_shards.new_tenant("b")
     encrypted = use(tenant)
     settings = two_shards.layout.gateway_settings.read_text()

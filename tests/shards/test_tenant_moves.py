@@ -203,7 +203,7 @@ async def make_key_in_b(two_shards: TwoShards, tenant: TenantId) -> None:
 
 @pytest.mark.threat("concurrent-moves")
 def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:
-    """A second command is refused at once and changes nothing; so is an overtaken one."""
+    """A second command is refused at once and changes nothing, and so is an outdated one."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     refusals: list[str] = []
@@ -248,7 +248,7 @@ def test_a_move_that_was_overtaken_says_so(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
-    """Before it leaves, a refused tenant is served again; on its way, it goes nowhere else."""
+    """A tenant that the target refuses is served again, unless it has already left."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     with pytest.raises(ShardError, match="keyservice-c"):
@@ -310,7 +310,7 @@ def test_a_shard_is_drained(two_shards: TwoShards) -> None:
 
 
 def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
-    """The tenant returns if its bundle was never read, or the other shard confirms that it lacks it."""
+    """A tenant returns if its bundle was never read, or the other shard confirms that it lacks it."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
 

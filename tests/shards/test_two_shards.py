@@ -1,4 +1,4 @@
-"""Tenants in two shards: each has its keys, records and outages in its own shard."""
+"""Two shards: each tenant's keys, records and outages are in its own shard."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
-    """One shard's root key is replaced while both serve; every key of both still opens."""
+    """One shard's root key is replaced while both serve, and every key of both shards still opens."""
     tenants = [two_shards.new_tenant(shard) for shard in ("default", "b")]
     encrypted = [use(tenant) for tenant in tenants]
     layout = Layout(two_shards.layout.directory, "b")
@@ -189,7 +189,7 @@ def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
-    """Each number of a key service has its shard as label, and no number is duplicated."""
+    """Each metric of a key service has its shard as a label, and none is duplicated."""
     text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False, timeout=60).text
     lines = [line for line in text.splitlines() if line.startswith("pqkeep_audit_log_records{")]
     assert {line.partition("}")[0].partition("{")[2] for line in lines} == {

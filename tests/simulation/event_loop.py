@@ -36,7 +36,7 @@ class Process:
         self.is_killed = False
         self.kept: list[asyncio.Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
-        """All tasks, so that those of a killed process are not collected as garbage, and run on."""
+        """All tasks, so that those of a killed process are not garbage-collected, and continue."""
         self.on_kill: Callable[[], None] = lambda: None
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
@@ -46,7 +46,7 @@ class Process:
         self.is_stopped = True
 
     def kill(self) -> None:
-        """Act like SIGKILL. Others must tell its peers."""
+        """Act like SIGKILL. Other connections' peers must be told."""
         self.is_stopped = self.is_killed = True
         self.on_kill()
 

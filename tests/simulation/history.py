@@ -1,4 +1,4 @@
-"""The commits as the server sees them. They are checked at once, and compared with responses.
+"""The commits as the server sees them. They are checked at once, and compared with the responses.
 
 The log is read from its documentation only, as in tests/crash_recovery: text, leaves and tree are
 computed here, and a replay of the records must give the present keys.
@@ -151,7 +151,7 @@ class History:
         self._signed = 0
         self.keys: dict[KeyName, Versions] = {}
         self.states: defaultdict[KeyName, list[tuple[int, Versions]]] = defaultdict(list)
-        """Each key's versions, with the commit of their state."""
+        """Each key's versions, with the commit that made this state."""
 
     def committed(self, session: Session, *, has_changes: bool) -> None:
         """Check a commit. Raises FindingError."""

@@ -67,7 +67,7 @@ class Mutation:
 
     name: str
     found_by: frozenset[str]
-    """The invariants of which one must fail."""
+    """The invariants, at least one of which must fail."""
     attributes: Sequence[Attribute]
     seeds: int = 40
     """The number of seeds that suffice."""

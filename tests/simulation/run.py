@@ -52,7 +52,7 @@ STEPS = 14
 LAST_SECONDS = 600.0
 """Seconds within which a run must end."""
 RECOVERY_SECONDS = 90.0
-"""Seconds within which everything responds again, once there are no more faults."""
+"""Seconds after the end of all faults within which everything responds again."""
 LATER_DAYS = 40
 """More days than the archiving schedule needs."""
 SCHEDULE_SECONDS = 700.0

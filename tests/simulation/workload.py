@@ -1,4 +1,4 @@
-"""The requests: clients of the gateways, each with one after the other."""
+"""The requests: each client of a gateway sends one after the other."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_a_thousand_pauses(postgres_server: PostgresServer, tmp_path: Path) -> N
 
 
 def test_the_doctor_names_who_serves(pair: Pair) -> None:
-    """It names the holder of the fencing token, or reports that none serves and none waits."""
+    """The report names the holder of the fencing token, or says that no key service serves or waits."""
     serving = pair.active()
     (said,) = holders(pair)
     assert f" {pair.processes[serving].pid}, active" in said

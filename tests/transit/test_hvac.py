@@ -134,7 +134,7 @@ def test_create_key_of_a_type(transit: Transit, name: str, key_type: str) -> Non
 
 
 def test_read_key(transit: Transit, key: str) -> None:
-    """A key has each field by its type; numbers are numbers, and there is no public key."""
+    """A key has each field of the right type, and no public key."""
     response = transit.read_key(key)
     assert response.keys() == ENVELOPE
     assert {field: type(response["data"][field]) for field in KEY_FIELDS} == KEY_FIELDS
@@ -439,12 +439,12 @@ REFUSED_CALLS = {
     "backup_key": (),
     "trim_key": (1,),
 }
-"""The arguments after the key of each method that is refused, but the one without a key."""
+"""The arguments after the key, for each refused method except the one without a key."""
 
 
 @pytest.mark.parametrize("method", REFUSED_CALLS)
 def test_a_method_is_refused(pqkeep: Any, transit: Transit, key: str, method: str) -> None:
-    """Operations that would take keys out of the key service, or destroy them, are refused with a reason."""
+    """Operations that would export keys, or destroy them, are refused with a reason."""
     with pytest.raises(InvalidRequest) as error:
         getattr(transit, method)(key, *REFUSED_CALLS[method])
     assert refusal(error) == METHODS[method].refusal
@@ -598,7 +598,7 @@ def test_sign_data_in_a_batch(client: hvac.Client, transit: Transit, signing_key
 
 
 def test_sign_data_by_a_key_that_encrypts(transit: Transit, key: str, signing_key: str) -> None:
-    """A key does only what its type does."""
+    """A key supports only the operations of its type."""
     with pytest.raises(InvalidRequest):
         transit.sign_data(key, TEXT)
     with pytest.raises(InvalidRequest):
@@ -637,7 +637,7 @@ def test_renew_self(client: hvac.Client) -> None:
 
 
 def test_revoke_self(pqkeep: Any) -> None:
-    """Programs revoke their token when they end; the API key works when they start again."""
+    """Programs revoke their token when they end. The API key still works when they start again."""
     token = pqkeep.new_token()
     client = pqkeep.client(token=token)
     client.auth.token.revoke_self()

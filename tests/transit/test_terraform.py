@@ -1,8 +1,8 @@
 """The requests of Terraform's provider for Vault, as recorded: fields, types and statuses.
 
 The provider is not run. Its requests for a key (``vault_transit_secret_backend_key``) and for one
-ciphertext (the data sources ``vault_transit_encrypt`` and ``vault_transit_decrypt``) are sent here,
-and the responses are read as it reads them. It needs ``skip_child_token = true``.
+ciphertext (the data sources ``vault_transit_encrypt`` and ``vault_transit_decrypt``) are sent here.
+The responses are read as Terraform reads them. It needs ``skip_child_token = true``.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def test_a_signing_key_is_planned_again_without_a_difference(
 
 
 def test_a_key_changes_and_is_destroyed(send: Send, name: str) -> None:
-    """A key that may not be deleted stays; after the attribute changed, it is destroyed."""
+    """A key that may not be deleted stays. After a change of the attribute it is destroyed."""
     path = f"transit/keys/{name}"
     create(send, path)
     assert send("DELETE", path).status_code == 400
@@ -155,7 +155,7 @@ def test_a_key_changes_and_is_destroyed(send: Send, name: str) -> None:
 
 
 def test_a_destroyed_key_is_created_again(server: Any, send: Send, name: str) -> None:
-    """OpenBao makes a new key; pqkeep, which has the old one still, restores it on request."""
+    """OpenBao makes a new key. pqkeep still has the old one, and restores it on request."""
     path = f"transit/keys/{name}"
     create(send, path, deletion_allowed=True)
     assert send("DELETE", path).status_code == 204
@@ -169,7 +169,7 @@ def test_a_destroyed_key_is_created_again(server: Any, send: Send, name: str) ->
 
 
 def test_a_key_that_was_changed_elsewhere(send: Send, name: str) -> None:
-    """A floor that another client raised is a difference that does not replace the key."""
+    """A minimum that another client raised is a difference that does not replace the key."""
     path = f"transit/keys/{name}"
     create(send, path)
     send("PUT", f"{path}/rotate", {})

@@ -1,4 +1,4 @@
-"""A restored log whose witness has seen more: another implementation refuses, and pqkeep says so."""
+"""A restored log that is shorter than a third-party witness knows: pqkeep reports a conflict."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Service:
         return time.monotonic() - before
 
     async def first_worker(self) -> int:
-        """Return a worker as soon as there is one."""
+        """Return a worker process as soon as one exists."""
         async with asyncio.timeout(SECONDS):
             while True:
                 for pid in self.workers():
@@ -145,7 +145,7 @@ class Service:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def busy_worker(self, before: dict[int, int]) -> int:
-        """Return a worker that has computed since ``before``, or was not there then."""
+        """Return a worker that has used CPU time since ``before``, or is new."""
         async with asyncio.timeout(SECONDS):
             while True:
                 for pid, ticks in self.workers().items():
@@ -352,7 +352,7 @@ async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
 
 
 async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Service) -> None:
-    """With 40 queued signatures of one tenant, another's comes after a few of them."""
+    """With 40 queued signatures of one tenant, another tenant's comes after a few of them."""
     busy, other = await service.new_tenant(QUEUED), await service.new_tenant(QUICK)
     seconds = FEW_TURNS * await service.time_to_sign(busy)
     order: list[TenantId] = []

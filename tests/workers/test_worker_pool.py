@@ -23,7 +23,7 @@ WORKERS = 2
 
 
 class Held(WorkerProcess):
-    """A worker without a process, which ends its work when the test says so."""
+    """A worker without a process, which ends its work on the test's command."""
 
     def __init__(self) -> None:
         super().__init__(time.sleep, 0)
@@ -59,7 +59,7 @@ def worker() -> Iterator[WorkerProcess]:
 
 
 async def test_work_runs_in_another_process(worker: WorkerProcess) -> None:
-    """A function runs in one other process, and its own exception is returned."""
+    """A function runs in another process, and its exception is raised here."""
     first = await worker.run(os.getpid)
     with pytest.raises(ValueError, match="invalid literal"):
         await worker.run(int, "no number")

@@ -1,8 +1,9 @@
 """Delivery of the gateway's audit events to the key service's audit log.
 
 ``pqkeep_protocol.audit_events`` lists all events. An administrative action writes its events into
-an outbox in its own transaction. They are delivered at least once, and recorded exactly once. A
-refusal changes nothing, so it is sent directly, and stored in the outbox only if that fails.
+an outbox in its own transaction. They are delivered at least once. The log records each exactly
+once. A refusal changes nothing, so it is sent directly. It is stored in the outbox only if that
+fails.
 
 A response waits up to WAIT_SECONDS for the log. A completed action is reported as completed even if
 its events are still in the outbox. If the outbox has not been emptied for MAX_DELAY, it accepts no
@@ -120,7 +121,7 @@ class AuditDelivery:
                 break
 
     async def _settle(self, events: Sequence[WaitingEvent], until: float | None) -> set[str]:
-        """Deliver events, separately for each shard; return the shards that accept none."""
+        """Deliver events to each shard separately. Return the shards that accept none."""
         of_shard: defaultdict[str, list[Event]] = defaultdict(list)
         for event in events:
             of_shard[event.shard].append(event.event)

@@ -4,8 +4,8 @@ Records are read from the key service in pages, after a cursor in the accounts d
 moves when the sink has accepted a page. So memory use is limited, and an unavailable sink delays
 nothing: the records wait in the log. Of several gateways one streams, with a lease.
 
-Each shard's log is streamed separately. With several shards, each line names its log, because ids
-count from 1 in each log.
+Each shard's log is streamed separately. With several shards, each line names its log, because each
+log has its own ids from 1.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class StreamedRecord(Struct, frozen=True):
     operation: str
     recorded_at: datetime
     line: bytes = b""
-    """The JSON text that the record's leaf hashes: one line, without its end."""
+    """The JSON text that is hashed into the record's leaf: one line, without the line feed."""
 
 
 class SinkError(Exception):
@@ -118,7 +118,7 @@ class AuditStream:
             self._failed(error)
 
     async def _send_page(self) -> bool:
-        """Send the next page; return whether there was one."""
+        """Send the next page; return False if there was none."""
         now = date_of(self._clock())
         if self._cursor is None or now >= self._renew_at:
             self._cursor = await self._cursors.claim(self._name, self._holder, now, now + LEASE)

@@ -197,7 +197,7 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sockets: tuple[Path, ...] = ()
     """The Unix sockets of those on this host."""
     addresses: tuple[NetworkAddress, ...] = ()
-    """The addresses, host:port, of those on other hosts. They are reached by mutual TLS: see
+    """The addresses, host:port, of key services on other hosts. They are reached by mutual TLS: see
     [link]."""
 
     def __post_init__(self) -> None:

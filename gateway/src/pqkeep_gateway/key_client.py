@@ -144,8 +144,8 @@ class KeyConnection:
         """Connect to an address, once ``run`` runs.
 
         ``verify`` raises OSError for a key service with another database than the shard's. With
-        ``on_epoch`` the key service is watched, and ``on_epoch`` is called each time it has sent
-        its fencing token.
+        ``on_epoch`` the connection stays open, and ``on_epoch`` is called with each fencing token
+        that the key service sends.
         """
         self._address = address
         self._shard = shard
@@ -173,8 +173,8 @@ class KeyConnection:
     async def run(self) -> None:
         """Stay connected until cancelled.
 
-        A problem is logged once it has lasted for some seconds after the start, then when it
-        changes, and now and then while it lasts.
+        A problem is logged after it has lasted for some seconds, when it changes, and now and then
+        while it lasts.
         """
         now = asyncio.get_running_loop().time
         retry = FIRST_RETRY_SECONDS
@@ -356,7 +356,7 @@ class KeyClient:
     ) -> None:
         """Use a shard's key services at these addresses, once ``run`` runs.
 
-        With ``claim``, only key services are used that have the database which it returns.
+        With ``claim``, only key services with the database that it returns are used.
         """
         self._ids = itertools.count(1)
         self._shard = shard

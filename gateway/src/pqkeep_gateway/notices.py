@@ -1,9 +1,9 @@
-"""Notices: what people should know without asking, and the action that mends it.
+"""Notices: what needs attention, and the action that ends it.
 
 One table has all kinds. A *rule* is a function of facts: it opens a notice, and the notice closes
 when the rule finds nothing more. An *event* opens a notice in its own transaction, and the notice
 closes after some days. Both have one open notice for each kind and subject, with a count. A notice
-is *raised* again when its cause grows. People see it as new then.
+is *raised* again when its cause grows. It is then unread again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ class NoticeKind(StrEnum):
 
 
 class Details(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a notice says beyond its kind. Kinds use different fields."""
+    """The facts of a notice. Kinds use different fields."""
 
     count: int = 1
     names: tuple[str, ...] = ()
@@ -97,11 +97,11 @@ class Notice:
     dismissed_at: datetime | None = None
     closed_at: datetime | None = None
     seen_by: Sequence[str] = ()
-    """The addresses of the first people who have seen it since it was raised."""
+    """The addresses of the first people who have read it since it was raised."""
     seen: int = 0
     """The number of these people."""
     is_new: bool = True
-    """Whether the reader has not seen it since it was raised."""
+    """Whether the reader has not read it since it was raised."""
 
     @property
     def text(self) -> str:
@@ -495,7 +495,7 @@ ABOUT_PEOPLE = frozenset(
         NoticeKind.REFRESH_TOKEN_REUSED,
     }
 )
-"""Kinds that name members. Only callers who may list members see them."""
+"""Kinds that name members. Only callers who may list members see these notices."""
 
 CAUSES: frozenset[GatewayOperation] = frozenset(
     {
@@ -536,7 +536,7 @@ CAUSES: frozenset[GatewayOperation] = frozenset(
 
 
 def digest_text(notices: Sequence[Notice], most: int = 20) -> str:
-    """Return notices as the lines of one mail: at most ``most``, and the number of the others."""
+    """Return notices as lines of one mail: at most ``most``, and the number of the others."""
     lines = [f"- {notice.text}" for notice in notices[:most]]
     if len(notices) > most:
         lines.append(f"- And {_many(len(notices) - most, 'more notice')}.")

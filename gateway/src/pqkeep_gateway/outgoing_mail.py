@@ -65,8 +65,8 @@ class MailKind(StrEnum):
     ALREADY_REGISTERED = "already-registered"
     PASSWORD_RESET = "password-reset"  # noqa: S105 - a name
     DISCARDED = "discarded"
-    """Requested for an unknown address. It is stored but not sent, so that the response takes
-    equally long."""
+    """Requested for an unknown address. It is stored but not sent, so that both cases take equally
+    long."""
     CODE = "code"
     PASSWORD_CHANGED = "password-changed"  # noqa: S105 - a name
     SECOND_FACTOR_ADDED = "second-factor-added"

@@ -44,14 +44,15 @@ PATIENCE = 10.0
 """The longest time, in seconds, that a replacement gateway waits for the key service."""
 POLL_SECONDS = 0.02
 LEAVE = signal.SIGUSR1
-"""Accept no more connections, and end with the last one: another gateway has replaced this one."""
+"""Accept no more connections, and end with the last open one: a new gateway has replaced this
+one."""
 OTHER_FILES = 256
 """File descriptors for everything except connections: databases, the key service, mail."""
 UNSENT = 32_768
 """Bytes of responses that the kernel buffers beyond the client's window."""
 TAKE_SECONDS = 0.1
 MOST_TAKEN = 32
-"""Connections that are taken from one socket at a time, so that other gateways take some too."""
+"""Connections that are taken from one socket at a time, so that other gateways get some too."""
 ON_EVERY_RESPONSE = [(b"x-content-type-options", b"nosniff")]
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
@@ -140,7 +141,7 @@ class _Runs(Protocol):
 
 
 class _Server:
-    """Listens, and ends its connections: immediately, or each with its next request."""
+    """Listens, and ends its connections: immediately, or each after its next response."""
 
     def __init__(
         self,
@@ -166,8 +167,8 @@ class _Server:
     def leave(self) -> None:
         """Accept no more connections, and end with the last one.
 
-        An idle connection remains until its next request, which is its last, or until its time is
-        over. The client may just be sending a request.
+        An idle connection stays open until its next request, which is its last, or until its time
+        limit. The client may just be sending a request.
         """
         self._is_leaving = True
         self._wake.set()
@@ -264,7 +265,7 @@ async def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, on the given listening socket or a new one; return the status.
 
-    LEAVE ends it when other gateways have its clients. ``ready``: a file descriptor that gets a
+    LEAVE ends it when other gateways serve its clients. ``ready``: a file descriptor that gets a
     byte when it serves. ``others``: listening sockets of other gateways on its port.
     """
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
@@ -364,9 +365,9 @@ async def take_waiting(
 ) -> None:
     """Accept waiting connections at other gateways' sockets on the port, until cancelled.
 
-    Connections that were accepted by then are served. The kernel distributes new connections among
-    the sockets, even to a gateway that was killed and restarts, or that hangs. A working gateway
-    leaves none waiting for so long.
+    Connections that the kernel had accepted by then are served. The kernel distributes new
+    connections among the sockets, even to a gateway that was killed and restarts, or that hangs. A
+    working gateway accepts every connection sooner.
     """
     loop = asyncio.get_running_loop()
     for listener in listeners:

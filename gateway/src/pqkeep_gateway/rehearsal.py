@@ -1,7 +1,7 @@
 """Rehearsals: a request runs up to its first change, to find its errors.
 
 A sensitive request without a proof of identity is rehearsed before the proof is requested. It runs
-the same code, so it gets the same error as the request itself. A rehearsal changes nothing: every
+the same code, so it gets the error that the request would get. A rehearsal changes nothing: every
 place with an effect calls ``before_change`` first. These are commits of transactions, requests to
 the key service except look-ups, requests to the payment provider, and announcements to other
 gateways.

@@ -63,7 +63,7 @@ class StoredShard:
     tenants: int
     """The number of its tenants, without deleted ones."""
     moving: int = 0
-    """The number of its tenants that move to another shard. Their requests get 503."""
+    """The number of its tenants that are moving to another shard. Their requests get 503."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Placement:
 
     shard: str = DEFAULT_SHARD
     is_moving: bool = False
-    """Whether the tenant is moving to another shard. Its keys cannot be used meanwhile."""
+    """Whether the tenant is moving to another shard. Its keys cannot be used during the move."""
 
 
 HERE = Placement()
@@ -325,7 +325,7 @@ class Shards:
     def _look_up(
         self, request: Request[R], attribution: Attribution, left: str | None, then: Then[R]
     ) -> None:
-        """Send a request to the tenant's current shard, unless that is the one it has left."""
+        """Send a request to the tenant's current shard, unless the tenant has just left it."""
 
         async def find() -> None:
             try:

@@ -59,8 +59,8 @@ class Problem(StrEnum):
     """The reasons of a failed attempt without a response, or of a failed delivery."""
 
     ADDRESS = "no-public-address"
-    """The host has no address, or one that webhooks may not reach. Both are one reason, so that it
-    tells nothing about names in the installation's network."""
+    """The host has no address, or one that webhooks may not reach. They share one reason, so that
+    it reveals nothing about names in the installation's network."""
     CONNECTION = "connection-failed"
     """Refused, or closed before a response."""
     TLS = "tls-failed"

@@ -131,7 +131,8 @@ class RootKeySource(
     credential: CredentialName | None = None
     """32 random bytes: a credential of the service manager."""
     pkcs11: Pkcs11 | None = None
-    """A key in a PKCS#11 token. It stays in the token, which derives the root key from it."""
+    """A key in a PKCS#11 token. The token derives the root key from it, and the key never leaves
+    the token."""
     command: Annotated[tuple[str, ...], Meta(min_length=1)] | None = None
     """A program's absolute path and its arguments. It prints the 32 bytes or their base64."""
 

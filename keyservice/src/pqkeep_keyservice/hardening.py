@@ -29,7 +29,7 @@ def harden() -> bool:
 
 
 def harden_worker() -> None:
-    """Harden a worker process. It ends with its parent, and ignores Ctrl-C."""
+    """Harden a worker process. It ends with its parent process, and ignores SIGINT."""
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         _end_with(parent.pid)

@@ -43,7 +43,7 @@ UP_SECONDS = 1.0
 UP_WAIT_SECONDS = 1.5
 """The gateway waits two seconds for all numbers."""
 KEYS_SECONDS = 60.0
-"""Counting a million keys takes a tenth of a second, on its own connection."""
+"""Counting a million keys takes a tenth of a second. It uses its own connection."""
 KEYS_WAIT_SECONDS = 0.5
 ROOT_KEY_SECONDS = 10.0
 """Also the age of the count of keys that a root key rotation still has to reseal."""

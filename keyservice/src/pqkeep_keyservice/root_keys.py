@@ -1,10 +1,10 @@
 """Rotates the root key while the service runs.
 
-A root key comes into use as soon as the settings name it: at the start, or after the operator's
-command to reload. From then on it seals new seeds and makes new MACs. Seeds under older root keys
-are resealed key by key. Each reseal is an ordinary change: it is repeated if another change of the
-key was committed first. When none is left, the older root keys are dropped. All progress is in the
-database, so a killed process continues at its next start.
+A root key is used as soon as the settings name it and the key service has read them, at its start
+or on the operator's command. From then on it seals new seeds and makes new MACs. Seeds under older
+root keys are resealed key by key. Each reseal is an ordinary change: it is repeated if another
+change of the key was committed first. When none is left, the older root keys are dropped. All
+progress is in the database, so a killed process continues at its next start.
 """
 
 import asyncio

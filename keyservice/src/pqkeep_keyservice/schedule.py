@@ -34,7 +34,7 @@ SECONDS = 10.0
 AT_ONCE = 64
 """Keys on one page of due keys."""
 CHANGES_AT_ONCE = 100
-"""Changes of one key before it is another key's turn."""
+"""Changes of one key before other keys have their turn."""
 CHANGE_SECONDS = 60.0
 """The time limit of one change."""
 RETRY_SECONDS = 300.0

@@ -4,8 +4,9 @@ A request with its keys in memory runs at once, and its response follows the com
 Any other request becomes a task. Requests over the limit are refused at once. So are requests that
 arrive while the server drains, or while another key service is the database's writer.
 
-If too many gateway connections are open, a new one replaces the oldest of a certificate, or of an
-address with the same certificate, that has more. If none has more, the new one is refused.
+If too many gateway connections are open, a new one replaces an old one: the oldest of the
+certificate or address with the most connections, provided that it has more than the new one's.
+Otherwise the new one is refused.
 """
 
 import asyncio
@@ -135,7 +136,7 @@ def _host_of(transport: asyncio.Transport) -> _Host:
 
 
 def _more_crowded(counts: Mapping[T, int], own: T | None) -> T | None:
-    """Return the key with the largest count, if ``own`` plus one would be smaller; else None."""
+    """Return the key with the largest count if it exceeds ``own``'s count plus one, else None."""
     most = max(counts, key=counts.__getitem__, default=None)
     if most is None or (own is not None and counts[most] <= counts.get(own, 0) + 1):
         return None

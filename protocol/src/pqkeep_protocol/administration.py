@@ -212,7 +212,7 @@ class RenounceTenant(Request[Renounced], frozen=True, kw_only=True, tag="renounc
 
 
 class MoveCancelled(Result, frozen=True, kw_only=True, tag="move-cancelled"):
-    """The result of a cancellation. If the tenant is not back, it names the move that goes on."""
+    """The result of a cancellation. If the tenant is still away, it names the unfinished move."""
 
     cancelled: bool
     """Whether the tenant is back. If not, nothing changed: the bundle was handed out, and the

@@ -159,7 +159,7 @@ class FindEvidence(Request[FoundEvidence], frozen=True, kw_only=True, tag="find-
     """
 
     query: ListRecords
-    """The filters and times. Its place, order and limit do not count."""
+    """The filters and times. The query's position, order and limit are ignored."""
     after: Natural
     size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)]
@@ -253,9 +253,10 @@ class ListCheckpoints(Request[Checkpoints], frozen=True, kw_only=True, tag="list
     """List checkpoints larger than a size, or the newest one of each algorithm."""
 
     after: Natural | None
-    """None returns the newest ones."""
+    """None: the newest ones."""
     cosigned: bool = False
-    """With ``after=None``: the newest that each witness cosigned, instead of each algorithm's."""
+    """With ``after=None``: the newest checkpoint that each witness cosigned, instead of the newest
+    of each algorithm."""
     algorithm: Algorithm | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 100
 
@@ -379,7 +380,7 @@ class WitnessProblem(StrEnum):
     UNKNOWN_LOG = "unknown-log"
     """It does not know the log's name."""
     UNKNOWN_KEY = "unknown-key"
-    """It does not know the log's key: it is another log, or a restored one."""
+    """It does not know the log's key: the log is another one, or was restored."""
     CONFLICT = "conflict"
     """It has cosigned another history of the log."""
 
@@ -408,7 +409,8 @@ class ListWitnesses(Request[WitnessStates], frozen=True, kw_only=True, tag="list
 
 
 RE_ENCRYPT_TARGET = "re-encrypt-target"
-"""Stands for re-encryptions to a key, in place of an operation. RE_ENCRYPT is those from it."""
+"""Stands for re-encryptions to a key, in place of an operation. RE_ENCRYPT counts the
+re-encryptions from a key."""
 OTHER_PRINCIPALS = "other"
 """Stands for all principals beyond the most that are counted in a month."""
 
@@ -591,8 +593,8 @@ class ListInventory(Request[Inventory], frozen=True, kw_only=True, tag="list-inv
     unused_since_us: Natural | None = None
     """Without a use since then, also if it was never used."""
     used_by: Annotated[str, Meta(min_length=1, max_length=254)] | None = None
-    """A principal, as in ListRecords. Then ``used_since_us`` and ``unused_since_us`` are about its
-    uses."""
+    """A principal, as in ListRecords. ``used_since_us`` and ``unused_since_us`` then refer to that
+    principal's uses."""
     not_used_by: Annotated[str, Meta(min_length=1, max_length=254)] | None = None
     rotated_before_us: Natural | None = None
     """Rotated automatically before this time."""

@@ -268,7 +268,7 @@ OPERATOR = "operator:"
 """The prefix of a named operator's principal."""
 
 GatewayOperation = AuditEvent | Operation
-"""Events that the gateway can record: its own, and its refusals of key operations."""
+"""Events that the gateway can record: its own events, and refused key operations."""
 
 RecordedOperation = GatewayOperation | KeyServiceEvent
 """Every operation that a record can name."""

@@ -41,7 +41,7 @@ IN_WORDS: Mapping[WriteProblem, str] = {
     WriteProblem.LOCKED: "it is readable but not writable: another program has locked it",
     WriteProblem.FAILED: "it cannot be written; see the log for the reason",
 }
-"""The problems as people read them."""
+"""The text that describes each problem."""
 
 _BY_SQLSTATE: Mapping[str, WriteProblem] = {
     "25006": WriteProblem.READ_ONLY,  # read_only_sql_transaction
@@ -126,7 +126,8 @@ class Commits:
     def require_probe(self) -> bool:
         """Return whether a probe commit is needed.
 
-        It is if no commit succeeded within RECENT_SECONDS, or one has failed since the last call.
+        It is needed if no commit succeeded within RECENT_SECONDS, or one has failed since the last
+        call.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, False
         age = asyncio.get_running_loop().time() - self._succeeded_at

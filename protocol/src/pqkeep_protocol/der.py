@@ -62,7 +62,7 @@ _ALGORITHMS: Mapping[str, str] = {
 
 
 class DerError(ValueError):
-    """The data is not DER. The message repeats none of it."""
+    """The data is not DER. The message quotes none of it."""
 
 
 class Element(NamedTuple):

@@ -48,7 +48,7 @@ _TOO_MANY_PARTS = re.compile(rf"(?<![^\s.\[{{,]){_PART}(?:[ \t]*+\.[ \t]*+{_PART
 
 
 class MalformedDocumentError(ValueError):
-    """A document does not have the expected form. The message repeats none of its values."""
+    """A document does not have the expected form. The message quotes none of its values."""
 
 
 def decode_json(data: bytes | str | msgspec.Raw, kind: type[T]) -> T:

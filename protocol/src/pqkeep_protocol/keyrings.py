@@ -36,7 +36,7 @@ class KeyPurpose(StrEnum):
 
 ALL_PURPOSES = tuple(KeyPurpose)
 DERIVED_PURPOSES = (KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT)
-"""The purposes that a keyring with derived keys can have: their operations take a context."""
+"""The purposes that a keyring with derived keys can have. Only their operations take a context."""
 
 PURPOSE_OF: Mapping[Operation, KeyPurpose] = {
     Operation.ENCRYPT: KeyPurpose.ENCRYPT,
@@ -57,7 +57,7 @@ PURPOSE_OF: Mapping[Operation, KeyPurpose] = {
 }
 """The purpose that a keyring needs for each operation that uses a key.
 
-Re-encryptions and data keys need those of the operations that they consist of."""
+Re-encryption and data keys need the purposes of the operations that they combine."""
 
 
 class KeyringPatterns(Struct, frozen=True, array_like=True):
@@ -83,7 +83,7 @@ OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL = "owner", "data-class", "confidential-unt
 AGREED_LABELS = (OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL)
 """Names of labels with a meaning for the inventory. CONFIDENTIAL_UNTIL has a date as its value."""
 Purposes = Annotated[tuple[KeyPurpose, ...], Meta(min_length=1, max_length=len(ALL_PURPOSES))]
-"""In the order of ``KeyPurpose``, each once."""
+"""Distinct purposes, in the order of ``KeyPurpose``."""
 Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]
 """0 means never."""
 MinimumVersion = Annotated[int, Meta(ge=0, le=MAX_KEY_VERSION)]

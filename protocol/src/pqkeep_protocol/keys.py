@@ -48,7 +48,7 @@ RecordedName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\
 """The name of a rule or a campaign, 1 to 64 characters. Records name both."""
 
 DEFAULT_KEYRING: Final = "default"
-"""The keyring that every tenant has. A request that names no keyring means this one."""
+"""The keyring that every tenant has. The default of a request without a keyring."""
 
 
 class KeyStatus(StrEnum):

@@ -118,8 +118,8 @@ AssociatedData = Annotated[bytes, Meta(max_length=MAX_ASSOCIATED_DATA)]
 """Data that a ciphertext is bound to beside its key; empty for none."""
 
 DerivationContext = Annotated[bytes, Meta(max_length=MAX_DERIVATION_CONTEXT)]
-"""The context of a derived key; empty for none. Keyrings with derived keys need one, and others
-refuse it: CONTEXT_REQUIRED and CONTEXT_REFUSED."""
+"""The context of a derived key; empty for none. Keyrings with derived keys require a context, and
+others refuse it: CONTEXT_REQUIRED and CONTEXT_REFUSED."""
 
 Context = Annotated[bytes, Meta(max_length=MAX_CONTEXT)]
 """Data that a signature is bound to beside its message; empty for none."""
@@ -165,7 +165,7 @@ class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
     """With ENVELOPE the result is the part after the header."""
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
+    """The keyrings that may supply a key, if it is the tenant's own; None allows all."""
     context: DerivationContext = b""
 
     def __post_init__(self) -> None:
@@ -215,7 +215,7 @@ class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="enca
     version: SomeVersion | None
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
+    """The keyrings that may supply a key, if it is the tenant's own; None allows all."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless there is either a version or a public key."""
@@ -405,7 +405,7 @@ class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
     context: Context = b""
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
+    """The keyrings that may supply a key, if it is the tenant's own; None allows all."""
 
     def __post_init__(self) -> None:
         """Raise ValueError on a reserved context, or unless there is one key."""
@@ -437,7 +437,7 @@ class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-ha
     signature: bytes
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
+    """The keyrings that may supply a key, if it is the tenant's own; None allows all."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless there is either a version or a public key."""
@@ -483,7 +483,7 @@ class VerifyMu(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mu")
     signature: bytes
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
+    """The keyrings that may supply a key, if it is the tenant's own; None allows all."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless there is either a version or a public key."""
@@ -677,8 +677,8 @@ class DisableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="disable-key"):
     algorithm: Algorithm
     version: SomeVersion
     until: datetime | None = None
-    """When it is enabled again; None: only by a request. A version that is already disabled without
-    a time stays so."""
+    """When it is enabled again; None: only by a request. A version that was disabled without a time
+    stays disabled."""
 
 
 class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
@@ -906,7 +906,7 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     prefix: Annotated[str, Meta(pattern=KEYRING_PREFIX)] = ""
     """Only keyrings with names that begin with this text."""
     names: Annotated[tuple[KeyringName, ...], Meta(max_length=MAX_KEYRINGS_NAMED)] | None = None
-    """Only these keyrings, as far as they exist; None for all."""
+    """Only these keyrings; names without a keyring are ignored; None for all."""
     deleted: bool = False
     """Only deleted keyrings that can be restored; False excludes them."""
     words: Annotated[tuple[Word, ...], Meta(max_length=MAX_WORDS)] = ()
@@ -960,7 +960,7 @@ class ScheduleDestruction(
 ):
     """Schedule the destruction of all of a tenant's private keys.
 
-    The key service's own settings may make it later than ``at``. An already set time does not
+    The key service's own settings can set a later time than ``at``. An already set time does not
     change.
     """
 
@@ -1225,7 +1225,7 @@ class BatchResults(Result, frozen=True, kw_only=True, tag="batch-results"):
 
 
 class Batch(Request[BatchResults], frozen=True, kw_only=True, tag="batch"):
-    """Requests of one tenant with one common response. Each adds one record to the log."""
+    """Requests of one tenant, with one response for all. Each adds one record to the log."""
 
     items: Annotated[tuple[Item, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 

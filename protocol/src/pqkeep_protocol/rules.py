@@ -77,7 +77,7 @@ USE_OF: Mapping[Operation, RuleUse] = {
 }
 """The use of each operation that makes new data or new keys.
 
-A re-encryption reads its source. Its target counts as ENCRYPT, or as WRAP for a wrapped key."""
+A re-encryption reads its source. Its target counts as ENCRYPT, or as WRAP if a key is wrapped."""
 
 
 class RuleException(Struct, frozen=True, array_like=True):
@@ -143,7 +143,8 @@ class RuleNotice(Struct, frozen=True, array_like=True):
 
     rule: RuleName
     deprecation: Instant
-    """From when the rule warns. If it never warns: from when it denies."""
+    """From when the rule warns. The time from which the rule warns, or, if it never warns,
+    denies."""
     sunset: Instant | None
     """From when the rule denies this caller the operation; None for never."""
     successor: Algorithm | None

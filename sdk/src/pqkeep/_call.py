@@ -14,7 +14,7 @@ from pqkeep.errors import MalformedResponseError
 API = "/api/v1"
 
 Query = Mapping[str, str | int | None]
-"""The query of a URL. A field that is None is left out."""
+"""The query of a URL. Fields that are None are omitted."""
 
 ResponseForm = Literal["envelope", "json", "text"]
 
@@ -27,25 +27,25 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[R_co]):
-    """One request, and how to read its response."""
+    """One request and the reader of its response."""
 
     method: str
     path: str
     read: Callable[[Data], R_co]
     query: Query | None = None
     body: Mapping[str, object] | None = field(default=None, repr=False)
-    """The JSON body. A field that is None is left out."""
+    """The JSON body. Fields that are None are omitted."""
     content: bytes | None = field(default=None, repr=False)
     """A body that is already encoded as JSON, instead of ``body``."""
     changes: bool = False
-    """True if the call changes something, so that it must take effect only once."""
+    """True if the call changes something, and must do so only once."""
     form: ResponseForm = "envelope"
     """The form of the response. In the envelope, fields are under ``data``. Plain text is the field ``text``."""
     destination: Path | None = None
     """The file for a response of JSON lines. Only the last line is read then."""
 
     def result(self, data: Data) -> R_co:
-        """Read a response. Raises MalformedResponseError if it is about another key."""
+        """Read a response. Raises MalformedResponseError if the response is about another key."""
         asked: Mapping[str, object] = self.body or self.query or {}
         target = json_object(asked.get("to"))
         if target is not None:  # re-encryption: to another version of the same key, where it is {}
@@ -96,13 +96,13 @@ class Page(Generic[R_co]):
 
 
 MOST_PAGES = 10_000
-"""The most pages of a list in memory, and the most empty pages in a row."""
+"""A field that is None is omitted."""
 
 
 class Course:
     """Goes through the pages of a list, and refuses a list that never ends.
 
-    It remembers one position, and replaces it each time the number of pages has doubled. A cycle of
+    It remembers one position, and replaces it whenever the number of pages has doubled. A cycle of
     any length comes back to it (Brent's algorithm).
     """
 

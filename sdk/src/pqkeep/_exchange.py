@@ -1,7 +1,7 @@
 """One call with all its attempts.
 
 httpx2's exceptions hold the request, and with it the API key and the plaintext. A JSON decoder's
-exceptions hold the response. So pqkeep raises its own exceptions after theirs are gone.
+exceptions hold the response. So pqkeep raises its own exceptions after those are gone.
 
 Every request may be retried, because changes carry an Idempotency-Key. The errors in errors.RETRIED
 are retried. The pause doubles with each attempt, and half of it is random, so that clients do not
@@ -79,8 +79,8 @@ _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LEN
 """OpenSSL's words for a response without TLS."""
 
 _ENCODINGS = frozenset({"identity", "gzip"})
-"""Accepted encodings of responses. Gzip expands a piece at most a thousand times. Several encodings,
-or another one, could expand it without limit."""
+"""Accepted encodings of responses. Gzip expands a piece at most a thousand times. Several
+encodings, or an unknown one, could expand it without limit."""
 
 R = TypeVar("R")
 

@@ -40,7 +40,7 @@ is raised.
 
 
 class Many(Generic[R]):
-    """A method that makes many calls of an operation, and yields their results one by one."""
+    """A method that makes one call for each item, and yields the results one by one."""
 
     def __init__(self, operation: Operation[P, R]) -> None:
         """Take the operation to repeat."""

@@ -114,7 +114,7 @@ class _Body(httpx2.SyncByteStream):
 class _TimedPool(httpx2.BaseTransport):
     """A pool of connections of which each wait ends with the exchange.
 
-    ``httpx2.HTTPTransport`` takes no network backend, and its timeouts are for one read.
+    ``httpx2.HTTPTransport`` takes no network backend, and its timeouts apply to single reads.
     """
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpx2.Proxy | None) -> None:
@@ -168,7 +168,7 @@ def end_at(time: float) -> None:
 
 
 def timed_client(settings: Settings, headers: Mapping[str, str]) -> httpx2.Client:
-    """Return a client. ``end_at`` bounds each of its waits. Raises ConfigurationError."""
+    """Return a client. ``end_at`` limits each wait. Raises ConfigurationError."""
     proxy = settings.proxy()
     transport = _TimedPool(settings.tls(), None if proxy is None else httpx2.Proxy(proxy.url))
     return httpx2.Client(

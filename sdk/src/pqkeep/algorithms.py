@@ -1,6 +1,6 @@
 """The algorithms: their names in the API, sizes and identifiers.
 
-Methods also take plain strings, and results have them: a service may know further algorithms.
+Methods and results also have plain strings, because a service may have further algorithms.
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """The client for asyncio. Its methods are coroutines, otherwise those of Client.
+    """The client for asyncio. Its methods are the coroutines of Client's methods.
 
     Tasks of one event loop may share it. Close it, or use it in an ``async with`` statement.
     """

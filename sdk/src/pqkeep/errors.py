@@ -82,11 +82,11 @@ class PqkeepError(Exception):
 class RuleWarning(DeprecationWarning):
     """A rule of the tenant will end an operation, which the service still did.
 
-    Each rule is warned of once in a process, and logged once by the logger ``pqkeep``.
+    Each rule causes one warning in a process, and one line of the logger ``pqkeep``.
     """
 
     def __init__(self, rule: str, deprecation: datetime | None, sunset: datetime | None) -> None:
-        """Take the rule's name, from when it warns, and from when it denies; None: never."""
+        """Take the rule's name, and the times from which it warns and denies; None: never."""
         ends = "ends" if sunset is None else f"denies from {sunset:%Y-%m-%dT%H:%M:%SZ} on"
         super().__init__(
             f"the rule {rule} {ends} an algorithm that this program uses for new data or keys; the"

@@ -234,7 +234,7 @@ def read_import_key(document: bytes) -> ImportKey:
 
 
 def _derived(algorithm: str, held: inputs.Material) -> bytes:
-    """Return the public key of a seed. All other parts of the file must match it."""
+    """Return the public key of a seed. All other parts of the file must fit the key."""
     try:
         public_key = _PUBLIC_KEYS[algorithm](held.seed)
     except ValueError:

@@ -45,7 +45,7 @@ from pqkeep.client import Client
 from pqkeep.errors import MalformedResponseError, NotFoundError
 
 ATTEMPTS = 3
-"""The most attempts: a key that changes meanwhile makes a report that does not agree."""
+"""The most attempts. A key that changes meanwhile makes an inconsistent report."""
 WAIT_SECONDS = 15.0
 """The most seconds to wait for the checkpoint of the newest record."""
 _MAX_PAGES = 10_000

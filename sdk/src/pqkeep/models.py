@@ -26,7 +26,7 @@ class Ciphertext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """Encrypted data that names its key. Keep the text: decryption needs nothing else."""
+    """Encrypted data that identifies its key. Keep the text: decryption needs nothing else."""
 
     envelope: str = field(repr=False)
     key_version: int
@@ -208,7 +208,8 @@ class Keyring:
     retired_public_keys_allowed: bool = False
     """Whether requests that send the public key of a retired version may still encrypt to it."""
     transit_type: str | None = None
-    """The key type that clients of Vault Transit see. None: they cannot use the keyring."""
+    """The key type that clients of Vault Transit see. None: no API key without limits can use the
+    keyring."""
     archive_at: datetime | None = None
     """The time at which the keys of a deleted keyring are destroyed. None if it is not deleted."""
     last_used_at: datetime | None = None
@@ -695,7 +696,8 @@ class KeyUses:
     first_used_at: datetime
     last_used_at: datetime
     principal: str | None = None
-    """The principal as in audit records; ``other`` for those beyond 10,000 in a month."""
+    """The principal as in audit records; ``other`` stands for principals beyond 10,000 in a
+    month."""
     algorithm: str | None = None
     """The algorithm of uses that belong to no key of the tenant."""
 
@@ -752,7 +754,7 @@ class InventoryKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryPage:
-    """A page of the inventory. Its counts are those of the checkpoint ``as_of``."""
+    """A page of the inventory. Its counts are exact up to the checkpoint ``as_of``."""
 
     as_of: CountedLog
     since: datetime | None
@@ -841,7 +843,7 @@ class Cbom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalSource:
-    """A list of keys elsewhere, as the last document of its name states them."""
+    """A list of keys outside pqkeep, from the last document of its name."""
 
     source: str
     document_sha256: str

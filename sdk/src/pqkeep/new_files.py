@@ -1,8 +1,8 @@
 """New files that get their name only when they are complete and on disk.
 
 On Linux such a file has no name before: a killed process leaves nothing. On other systems and some
-file systems it has a temporary name beside the target. Errors remove it, but a killed process leaves
-it.
+file systems it has a temporary name beside the target. Errors remove it; a killed process leaves it
+behind.
 
 A file is replaced under a lock, and only if no other program changed it meanwhile.
 """
@@ -78,7 +78,7 @@ def changeable(path: str | os.PathLike[str]) -> Generator[FileIO]:
 
 @contextmanager
 def replacement(file: FileIO) -> Generator[BinaryIO]:
-    """Open a new file that replaces an open one after the block, with the same owner and mode.
+    """Open a new file that replaces an open one after the block, with its owner and mode.
 
     Raises BlockingIOError if the file was changed or replaced meanwhile. It stays unchanged.
     """

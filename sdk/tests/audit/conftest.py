@@ -32,7 +32,7 @@ def b64(raw: bytes) -> str:
 
 
 class Signer:
-    """One key of each algorithm, both of the same version."""
+    """Keys of two algorithms, with the same version."""
 
     version = 1
 

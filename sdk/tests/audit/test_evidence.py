@@ -48,18 +48,18 @@ def test_evidence_is_verified(log: Log, save: Callable[..., Path], keys: Path) -
 
 
 def test_evidence_of_nothing(log: Log, check: Callable[..., Found]) -> None:
-    """A statement that no record matches is evidence too."""
+    """A statement without matching records is evidence too."""
     assert check(log.evidence((21, []))) == []
 
 
 def remove(lines: list[Line], log: Log) -> None:
-    """Take a record out, and count one less."""
+    """Remove a record, and count one less."""
     del lines[STATEMENT + 2]
     lines[-1]["records"] -= 1
 
 
 def remove_last(lines: list[Line], log: Log) -> None:
-    """Take the last record out, and count one less."""
+    """Remove the last record, and count one less."""
     del lines[-2]
     lines[-1]["records"] -= 1
 
@@ -116,7 +116,7 @@ def edit_every_query(lines: list[Line], log: Log) -> None:
 
 
 def edit_ids(lines: list[Line], log: Log) -> None:
-    """Take a record out, and out of its statement."""
+    """Remove a record, and its entry in the statement."""
     lines[STATEMENT]["statement"]["ids"].remove(5)
     remove(lines, log)
 
@@ -127,13 +127,13 @@ def edit_count(lines: list[Line], log: Log) -> None:
 
 
 def remove_statement(lines: list[Line], log: Log) -> None:
-    """Take a statement and its records out."""
+    """Remove a statement and its records."""
     del lines[STATEMENT : STATEMENT + 4]
     lines[-1]["records"] -= 3
 
 
 def remove_last_statement(lines: list[Line], log: Log) -> None:
-    """Take the last statement and its records out."""
+    """Remove the last statement and its records."""
     del lines[OTHER : OTHER + 3]
     lines[-1]["records"] -= 2
 
@@ -164,7 +164,7 @@ def cut(lines: list[Line], log: Log) -> None:
 
 
 def edit_tenant(lines: list[Line], log: Log) -> None:
-    """Say that the evidence is of one tenant."""
+    """Pretend that the evidence is about one tenant."""
     lines[0]["tenant_id"] = log.records[0]["tenant_id"]
 
 

@@ -23,7 +23,7 @@ Save = Callable[..., Path]
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "audit-records.json"
 KNOWN = json.loads(VECTORS.read_text())["records"]
 LATER: Formats = {**FORMATS, 2: {**FORMAT_1, "region": lambda value: type(value) is str}}
-"""A table with a format of one more name, as a later version could have it."""
+"""A table with one more format, as in a later version."""
 FIRST_LATER = 11
 """The first record of the later format."""
 
@@ -64,7 +64,7 @@ def test_the_text_and_the_leaf_of_each_format(known: Line) -> None:
 def test_two_formats_in_one_log(
     mixed: Log, log: Log, save: Save, keys: Path, tenant: int | None
 ) -> None:
-    """A verifier that knows both formats verifies a log with both."""
+    """A verifier that knows both formats verifies a log that has both."""
     whose = None if tenant is None else log.records[tenant]["tenant_id"]
     before = [log.checkpoint(10), mixed.consistency(10, 21)]
     paths = [save("export.jsonl", mixed.export(tenant=whose)), save("before.jsonl", before)]

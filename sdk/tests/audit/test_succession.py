@@ -26,13 +26,13 @@ VECTOR: dict[str, Any] = json.loads(
 
 
 class NewSigner(Signer):
-    """The keys of the log that continues another."""
+    """The keys of a log that continues another log."""
 
     version = FIRST_VERSION
 
 
 def succession_of(old: Log, **changes: object) -> Line:
-    """Return the record by which a log continues another."""
+    """Return the record by which a log continues another log."""
     return {
         **copy.deepcopy(old.records[0]),
         "id": BACKED_UP + 1,
@@ -109,7 +109,7 @@ def test_records_that_are_lost(log: Log, new: Log, save: Save, keys: Path) -> No
 
 
 def test_an_old_log_of_two_histories(log: Log, new: Log, save: Save, keys: Path) -> None:
-    """Two roots of one size are a fork, also in a log that another one continues."""
+    """Two roots of one size are a fork, also in a predecessor of a log."""
     forked = log.checkpoint(21, root=sha256(b"another").digest())
     kept = save("kept.jsonl", [log.checkpoint(21), forked])
     report = verify([save("export.jsonl", exported(new, log)), kept], keys)
@@ -135,7 +135,7 @@ def test_a_log_that_does_not_continue_what_it_names(
 
 
 def test_a_succession_that_is_not_in_the_log(log: Log, new: Log, save: Save, keys: Path) -> None:
-    """A record that names another log counts only with a proof that it is in the log."""
+    """A record that names another log counts only with a proof of its inclusion."""
     lines = exported(new, log)
     index = next(n for n, line in enumerate(lines) if line["type"] == "succession")
     lines[index]["record"]["request_id"] = NEW_ID[:-1] + "9"

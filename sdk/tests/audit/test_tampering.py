@@ -107,7 +107,7 @@ def test_an_edited_number_in_a_tenants_export(log: Log, check: Callable[..., Fou
 
 
 def test_an_edited_id(log: Log, check: Callable[..., Found]) -> None:
-    """A record with another record's id is not in the log, and its own id is missing."""
+    """A record under another record's id is not in the log, and its own id is missing."""
     lines = log.export()
     lines[line_of(7) - 1]["record"]["id"] = 12
     assert check(lines) == [("inserted", line_of(7), 12), ("missing", line_of(8), 7)]

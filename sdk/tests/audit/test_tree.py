@@ -22,7 +22,7 @@ def test_a_leaf_outside_the_tree(index: int, size: int) -> None:
 
 
 def test_the_length_of_a_path(log: Log) -> None:
-    """Each leaf of each tree has one length of path, and other lengths lead nowhere."""
+    """Each leaf has one valid length of its path. Other lengths are refused."""
     for size in range(1, 22):
         for index in range(size):
             right = len(log.path(index, size))

@@ -63,7 +63,7 @@ def test_the_report(log: Log, save: Save, keys: Path, signer: Signer) -> None:
 
 
 def test_without_trusted_keys(log: Log, save: Save) -> None:
-    """With only its own keys, an export is verified, and the report says that they are not trusted."""
+    """With only its own keys an export is verified, and the report calls the keys untrusted."""
     report = verify([save("export.jsonl", log.export())])
     assert report.is_verified
     assert not report.are_keys_trusted
@@ -174,7 +174,7 @@ print(tracemalloc.get_traced_memory()[1])
 def test_memory_does_not_grow_with_the_log(new_log: Callable[..., Log], save: Save) -> None:
     """Fifteen hundred records need no more memory to verify than three hundred.
 
-    A process of its own has no other threads, and collects its garbage in time.
+    A process of its own has no other threads, and its garbage is collected in time.
     """
     small = save("small.jsonl", new_log(1).export())
     peaks: list[int] = []

@@ -126,7 +126,7 @@ def test_proofs_are_where_the_format_has_them(log: Log, check: Check) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 12])
 def test_an_interrupted_export_goes_on_in_its_file(log: Log, check: Check, cut: int) -> None:
-    """A truncated export and an export after its last record, in one file, count as one."""
+    """A truncated export and the following export, in one file, count as one."""
     first = log.unproven(size=12)[: FIRST + cut]
     report = check([*first, *log.unproven(after=cut)])
     (portion,) = report.portions

@@ -29,7 +29,7 @@ SECONDS = 1_795_000_000
 
 @pytest.fixture(scope="module")
 def noted() -> Witness:
-    """The log's key for notes: it signs them as a witness of the log's name would."""
+    """The log's key for notes, which signs them as a witness of that name would."""
     return Witness(ORIGIN)
 
 
@@ -106,7 +106,10 @@ def test_the_witnesses_of_an_export(
 def test_a_cosignature_counts_only_for_this_log(
     log: Log, two: list[Witness], keys: Path, save: Save, new_log: Callable[..., Log]
 ) -> None:
-    """Another log's, size's, key's or root's cosignature does not count, nor one without a proof."""
+    """A cosignature on another log, size or root, or by another key, does not count.
+
+    One without a proof does not count either.
+    """
     one, other = two
     vkeys = [one.vkey]
     proof = log.consistency(8, len(log))
@@ -191,7 +194,7 @@ def test_a_record_is_proven_offline(
 def test_a_changed_proof_is_refused(
     log: Log, noted: Witness, two: list[Witness], keys: Path, tmp_path: Path
 ) -> None:
-    """Each changed line, each missing line, and each cut makes a finding, and never an exception."""
+    """Each changed or missing line, and each cut, gives a finding and never an exception."""
     path, good = tmp_path / "record.tlog-proof", proof_of(log, noted, 5, 21, *two)
     vkeys = [witness.vkey for witness in two]
 

@@ -87,7 +87,7 @@ def fill(folder: Path, command: Command, client: Client) -> dict[str, Callable[[
 
 
 def test_files_of_each_form(command: Command, campaign: Client) -> None:
-    """A scan counts each form by its header, a run moves it in its form, and nothing else changes."""
+    """A scan counts each form by its header. A run moves it in that form and changes nothing else."""
     folder = command.directory
     campaign.keyrings.create("cards", first_version=5)
     campaign.keys.generate(HYBRID, keyring="cards")
@@ -227,7 +227,7 @@ def place_of(url: str, table: sa.Table, column: str) -> list[str]:
 def test_two_runs_and_an_end_by_kill(
     command: Command, campaign: Client, url: str, engine: sa.Engine
 ) -> None:
-    """After kill -9 two runs at once move the rest: no row is lost, and others' changes stay."""
+    """After kill -9, two simultaneous runs move the rest. No row is lost, and others' changes stay."""
     items = [{"plaintext": b"card %d" % number} for number in range(ROWS)]
     sealed = [
         made.envelope
@@ -286,7 +286,7 @@ def test_two_runs_and_an_end_by_kill(
 
 
 def test_two_runs_over_a_folder(command: Command, campaign: Client) -> None:
-    """After kill -9, two runs at once send each file of each form once."""
+    """After kill -9, two simultaneous runs send each file of each form once."""
     folder = command.directory / "data"
     folder.mkdir()
     texts = {number: b"document %d" % number for number in range(ROWS // 4)}
@@ -391,7 +391,7 @@ def test_columns_that_name_the_key(
 def test_lines(
     command: Command, campaign: Client, with_key: Callable[[str], Command], operator: Client
 ) -> None:
-    """Lines of standard input go to standard output, with the moved ones in their places.
+    """Lines go from standard input to standard output, and moved ones keep their positions.
 
     The scope ``campaigns`` is enough for that.
     """
@@ -500,7 +500,7 @@ PASSWORD = "horse-battery"  # noqa: S105 - of no server
 def test_the_password_is_never_shown(
     command: Command, campaign: Client, url: str, said: str
 ) -> None:
-    """No error shows a database's URL; its file keeps it from the arguments, too."""
+    """No error shows a database's URL, and a file keeps the URL out of the arguments."""
     (command.directory / "url").write_text(f"{url}\n")
     columns = ("--table", "t", "--column", "c")
     ended = command("campaign", "scan", NAME, "--sql-file", "url", *columns)
@@ -622,7 +622,7 @@ CANARY = {
 def test_a_canary_names_who_was_refused(
     command: Command, tenant: Client, response: Callable[..., str]
 ) -> None:
-    """Each refused principal has a line, and an incomplete list says that there is more."""
+    """Each refused principal has a line, and an incomplete list says that it is incomplete."""
     tenant.campaigns.put(
         NAME, sources=[CampaignSource(algorithm=KEM)], target=CampaignTarget(algorithm=HYBRID)
     )

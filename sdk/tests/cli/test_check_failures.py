@@ -254,7 +254,7 @@ def test_the_file_is_named(made: Command) -> None:
 
 
 def test_what_to_do_next(made: Command) -> None:
-    """The next step is one command that fits the error, and never the same command."""
+    """The suggested next step is a command that fits the error, and never the same command."""
     missing = made("keys", "list", "--keyring", "absent").err.splitlines()[1]
     assert missing.strip() == "list what exists: pqkeep keyrings list"
     for words in (("--url", "http://127.0.0.1:1"), ()):

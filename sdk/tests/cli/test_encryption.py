@@ -83,7 +83,7 @@ def test_pipes_and_text(command: Command, tenant: Client, size: int) -> None:
 
 
 def test_text_that_was_mailed(command: Command, tenant: Client) -> None:
-    """Text with other line ends and other line lengths is decrypted too."""
+    """Text with other line ends and line lengths is decrypted too."""
     tenant.keys.generate("Kyber768")
     text = command("encrypt", "-", "--armor", stdin=b"hello").out.decode()
     body = "".join(text.splitlines()[1:-1])

@@ -227,7 +227,7 @@ def test_a_home_that_takes_nothing(
 
 
 def test_the_home_of_another_user(command: Command, tmp_path: Path) -> None:
-    """Login creates no folder in another user's home, where that user could not use it."""
+    """Login creates no folder that another user's home has but cannot use."""
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder to another user")
     home = tmp_path / "theirs"

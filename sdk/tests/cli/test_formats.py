@@ -52,7 +52,10 @@ def test_an_imported_key_in_every_format(command: Command, tenant: Client) -> No
 
 
 def test_an_import_key_from_the_portal(command: Command, tenant: Client) -> None:
-    """A saved import key works; one of another algorithm, and other files, are refused before sending."""
+    """A saved import key works.
+
+    One of another algorithm, and other files, are refused before sending.
+    """
     private = MLDSA65PrivateKey.generate()
     (command.directory / "key.pem").write_bytes(
         private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -231,7 +234,7 @@ def test_signatures_made_elsewhere(command: Command, tenant: Client) -> None:
 
 
 def test_an_import_that_is_refused_sends_nothing(command: Command, tenant: Client) -> None:
-    """Another public key than expected, or another keyring, is refused before sending."""
+    """A public key or keyring other than expected is refused before sending."""
     private, other = MLDSA65PrivateKey.generate(), MLDSA65PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (command.directory / "key.pem").write_bytes(pem)

@@ -103,7 +103,7 @@ def test_keys_elsewhere_are_imported_from_certificates_and_documents(
 
 
 def test_keys_are_listed_with_their_uses(command: Command, tenant: Client) -> None:
-    """The table names each key version and its principals; JSON has the checkpoint."""
+    """The table has each key version and its principals; JSON has the checkpoint."""
     tenant.keys.generate("Kyber768")
     tenant.kem.encrypt(b"attack at dawn", algorithm="Kyber768")
     page = until_counted(tenant)

@@ -77,7 +77,7 @@ def signed(algorithm: str) -> bytes:
 
 @pytest.mark.threat("legacy-keys")
 def test_from_openssl_to_x_wing(command: Command, tenant: Client) -> None:
-    """Each hash moves to X-Wing in one call, and only then it can be decrypted."""
+    """Each hash moves to X-Wing in one call, and cannot be decrypted before."""
     tenant.keys.generate("X-Wing")
     cases = [
         ("RSA-OAEP-SHA-1", "rsa-2048", "sha1"),
@@ -212,7 +212,7 @@ def test_other_keys_are_refused_before_sending(algorithm: str, file: str, said: 
 
 
 def test_an_expected_public_key_must_match() -> None:
-    """A key with another public key than the expected one is refused."""
+    """A key with an unexpected public key is refused."""
     data = (keys() / "rsa-2048.pem").read_bytes()
     for expected in ("rsa-2048-public.pem", "rsa-2048-certificate.pem"):
         public = (keys() / expected).read_bytes()
@@ -225,7 +225,7 @@ def test_an_expected_public_key_must_match() -> None:
 
 
 def test_nothing_is_made_with_them(tenant: Client) -> None:
-    """Every operation that they do not have refuses each of them, and says what they have."""
+    """Every operation refuses legacy keys that do not support it, and names what they support."""
     tenant.keys.generate("Kyber768", if_absent=True)
     for algorithm in sorted(LEGACY):
         named: dict[str, Any] = {"algorithm": algorithm, "key_version": 1}

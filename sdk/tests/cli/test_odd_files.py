@@ -289,7 +289,7 @@ def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
 
 
 def test_a_file_that_is_replaced(command: Command, tenant: Client) -> None:
-    """A command reads the same file to its end, even if another takes its place."""
+    """A command reads its file to the end, even if another file takes its name."""
     tenant.keys.generate("Kyber768")
     fifo = command.directory / "fifo"
     os.mkfifo(fifo)

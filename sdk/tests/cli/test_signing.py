@@ -75,7 +75,7 @@ def test_not_good(command: Command, tenant: Client, file: Path) -> None:
 
 
 def test_by_another_key_than_expected(command: Command, tenant: Client, file: Path) -> None:
-    """A valid signature of another key than the named one ends with 7."""
+    """A valid signature by another key than the named one ends with 7."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     assert command("verify", file.name, "-a", "Dilithium3", "-k", "1").status == 0

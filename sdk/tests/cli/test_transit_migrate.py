@@ -1,4 +1,4 @@
-"""``pqkeep transit migrate``: each ciphertext of the old service is moved once, whatever happens."""
+"""``pqkeep transit migrate``: each old ciphertext is moved once, despite interruptions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def opened(tenant: Client, text: str, keyring: str = "cards", **bound: bytes) ->
 
 
 def test_lines_are_moved_in_order(mover: Mover, tenant: Client) -> None:
-    """Every line has its new ciphertext beside it, one version above, and opens to the same."""
+    """Every line gets its new ciphertext, one version above, which opens to the same plaintext."""
     plain = [f"{SECRET} {number}".encode() for number in range(300)]
     old = [encrypted("cards", text, version=1 + place % 3) for place, text in enumerate(plain)]
     mover.write("old", "\n".join(old) + "\n")
@@ -138,7 +138,7 @@ def test_a_cut_output_is_completed(mover: Mover, lost: int) -> None:
 
 
 def test_a_bad_ciphertext_does_not_stop_the_others(mover: Mover, tenant: Client) -> None:
-    """Each is named with its line and reason; the status is 7 in this run and in a later one."""
+    """Each failed line is named with its reason. The status is 7 in this run and in later ones."""
     good = encrypted("cards", b"text")
     damaged = good[:-8] + "AAAAAAAA"
     bad = (damaged, "vault:v0:AAAA", "nonsense", "pqk1.a.b", '"a,b', "vault:v1", "ü")
@@ -158,7 +158,7 @@ def test_a_bad_ciphertext_does_not_stop_the_others(mover: Mover, tenant: Client)
 
 
 def test_what_is_moved_already_stays(mover: Mover) -> None:
-    """A second list with new ciphertexts in it leaves them as they are."""
+    """A second list that has new ciphertexts leaves them unchanged."""
     old = encrypted("cards", b"text")
     mover.write("old", old)
     assert mover("old").status == 0
@@ -170,7 +170,7 @@ def test_what_is_moved_already_stays(mover: Mover) -> None:
 
 
 def test_a_version_that_no_key_has_is_an_error(mover: Mover) -> None:
-    """A ciphertext of a version above those of both keys is not counted as moved."""
+    """A ciphertext with a version above both keys' versions is not counted as moved."""
     old = encrypted("cards", b"text")
     mover.write("old", f"{old.replace('vault:v1:', 'vault:v99:')}\n{old}\n")
     ended = mover("old")
@@ -179,7 +179,7 @@ def test_a_version_that_no_key_has_is_an_error(mover: Mover) -> None:
 
 
 def test_csv_keeps_its_other_columns(mover: Mover, tenant: Client) -> None:
-    """Every column stays as it is, in quotation marks or with a line break, in its order."""
+    """Every column stays the same and in order, also with quotation marks or line breaks."""
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(["id", "note", "c"])
@@ -198,7 +198,7 @@ def test_csv_keeps_its_other_columns(mover: Mover, tenant: Client) -> None:
 
 
 def test_json_lines_keep_their_members(mover: Mover, tenant: Client) -> None:
-    """Each object has two members more, and the rest is as it was written."""
+    """Each object has two more members, and the rest is unchanged."""
     old = encrypted("cards", b"text")
     mover.write("t.jsonl", f'{{"id": 1.50, "c": "{old}"}}\n{{"id": 2}}\n')
     assert mover("t.jsonl", "--column", "c").status == 7
@@ -288,7 +288,7 @@ def test_what_is_not_of_the_form_is_refused(
 
 
 def test_an_output_has_one_writer(mover: Mover) -> None:
-    """A second run at the same time is refused, and so is a run that would write its input."""
+    """A second simultaneous run is refused, and so is a run that would overwrite its input."""
     old = encrypted("cards", b"text")
     mover.write("old", f"{old}\n" * 3000)
     process = mover.command.start(*mover.arguments("old"))
@@ -420,7 +420,7 @@ def test_a_slow_old_service_ends_the_run(mover: Mover, pieces: tuple[bytes, ...]
 
 
 def _drip(listener: socket.socket, pieces: tuple[bytes, ...]) -> None:
-    """Send each connection some bytes, and then a space now and then."""
+    """Send each connection some bytes, and then a space from time to time."""
     with suppress(OSError):
         while True:
             connection, _ = listener.accept()
@@ -436,7 +436,7 @@ def _drip_on(connection: socket.socket) -> None:
 
 
 def test_a_plaintext_that_is_too_large_fails_alone(mover: Mover, tenant: Client) -> None:
-    """Pqkeep refuses one plaintext of a request, and the others are moved, an empty one too."""
+    """If pqkeep refuses one plaintext of a request, the others are moved, including an empty one."""
     plain = [b"before", bytes(1024 * 1024 + 1), b"", b"after"]
     mover.write("old", "\n".join(encrypted("cards", text) for text in plain))
     ended = mover("old")

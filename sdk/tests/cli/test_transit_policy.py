@@ -155,7 +155,10 @@ NARROWED: dict[str, tuple[str, list[dict[str, list[str]]]]] = {
 
 @pytest.mark.parametrize("name", NARROWED)
 def test_what_scopes_cannot_say_is_left_out(name: str) -> None:
-    """The scopes are narrower than the policy. What is missing is named, unless it is denied."""
+    """The scopes are narrower than the policy.
+
+    Missing permissions are named, unless they are denied.
+    """
     text, scopes = NARROWED[name]
     translation = translated(text)
     assert list(translation.scopes) == scopes

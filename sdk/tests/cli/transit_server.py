@@ -1,6 +1,7 @@
 """A server that decrypts as the Transit engine of OpenBao 2.4 does.
 
-``python transit_server.py [CERTIFICATE KEY]`` prints its address and serves until it is ended. ``encrypted`` makes what it decrypts.
+``python transit_server.py [CERTIFICATE KEY]`` prints its address and serves until it is ended.
+``encrypted`` makes ciphertexts for it.
 """
 
 from __future__ import annotations

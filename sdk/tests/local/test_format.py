@@ -110,7 +110,7 @@ def refuses(data: bytes, pair: Pair) -> str:
 def test_what_the_vectors_refuse(
     vectors: Any, files: Mapping[str, bytes], documented: Reader
 ) -> None:
-    """All data that the vectors list as refused is refused, by the document's program too."""
+    """All data that the vectors list as refused is refused, also by the document's program."""
     secrets = {name: bytes.fromhex(key["shared_secret"]) for name, key in vectors["keys"].items()}
     for case in vectors["refused"]:
         data = assembled(case["parts"], files)
@@ -133,7 +133,7 @@ def test_interrupted_changes(vectors: Any, files: Mapping[str, bytes], documente
 
 
 def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None:
-    """The same encapsulation gives the same bytes as another implementation."""
+    """The same encapsulation gives the bytes of another implementation."""
     for file in vectors["files"]:
         data = files[file["name"]]
         assert hashlib.sha256(data).hexdigest() == file["sha256"], file["name"]
@@ -156,7 +156,7 @@ def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None
 def test_the_vectors_open(
     vectors: Any, files: Mapping[str, bytes], pair_of: Callable[..., Pair]
 ) -> None:
-    """Each file of the vectors opens with each recipient's private key, and with no other."""
+    """Each file of the vectors opens with each recipient's private key, and with no other key."""
     for file in vectors["files"]:
         for algorithm, key in vectors["keys"].items():
             pair = pair_of(algorithm, bytes.fromhex(key["private_key"]), keyring=key["keyring"])
@@ -294,7 +294,7 @@ def test_a_secret_of_another_length(made: tuple[bytes, bytes], secret: bytes) ->
 
 
 def test_no_nonce_comes_twice() -> None:
-    """Segments have different nonces, and so have last ones; there is a highest number."""
+    """All segments have different nonces, also last segments; the highest number is refused."""
     numbers = [*range(1000), 2**32 - 1]
     nonces = {nonce(number, is_last=is_last) for number in numbers for is_last in (False, True)}
     assert len(nonces) == 2 * len(numbers)
@@ -304,7 +304,7 @@ def test_no_nonce_comes_twice() -> None:
 
 
 def test_a_header_shows_no_secret(made: tuple[bytes, bytes], kyber: Pair) -> None:
-    """A header names its keys, and its repr has nothing else."""
+    """A header's repr names its keys and nothing else."""
     header = read_header(BytesIO(made[1]))
     (recipient,) = header.recipients
     fingerprint = hashlib.sha256(kyber.public["public_key"]).digest()

@@ -134,7 +134,7 @@ def written_until(data: bytes, writes: list[tuple[int, bytes]], cut: int) -> byt
 
 
 def test_a_file_moves_to_another_key(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """The new key decrypts a file and the old one does not, and its segments are where they were."""
+    """The new key decrypts a file, the old one does not, and the segments have not moved."""
     path = file_for(tmp_path, kyber)
     before, status = path.read_bytes(), path.stat()
     assert re_encrypt_file(path, decapsulate=kyber.decapsulate, to=other.recipient)
@@ -214,7 +214,7 @@ def test_a_new_file_key_of_any_size(kyber: Pair, size: int) -> None:
 
 
 def test_a_damaged_file_keeps_its_file_key(kyber: Pair, tmp_path: Path) -> None:
-    """A damaged segment, or a change of the file meanwhile, leaves the file as it is."""
+    """If a segment is damaged, or the file changes meanwhile, the file stays as it is."""
     path = file_for(tmp_path, kyber)
     whole = path.read_bytes()
     damaged = whole[:-20] + bytes((whole[-20] ^ 1,)) + whole[-19:]
@@ -271,7 +271,7 @@ def test_a_header_without_room(
 
 
 def test_every_byte_at_which_a_change_is_cut_off(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """After each byte of a change, a file opens with its old recipients or its new ones."""
+    """At each byte of a change, a file opens with its old recipients or its new ones."""
     path = file_for(tmp_path, kyber)
     before = path.read_bytes()
     writes = recorded(path, kyber, Change(to=other.recipient))

@@ -395,7 +395,7 @@ def test_a_service_that_weakens(connect: Connect, response: Answer, kyber: Any, 
 
 
 def test_a_service_with_a_strange_secret(connect: Connect, response: Answer, kyber: Any) -> None:
-    """A secret of another length is a malformed response; another one of 32 bytes opens nothing."""
+    """A secret of another length is a malformed response. A wrong one of 32 bytes opens nothing."""
     sealed = encrypt(b"a secret", recipients=[kyber.recipient])
     other = base64.b64encode(bytes(32)).decode()
     for secret, error in (

@@ -146,7 +146,7 @@ class Layout:
 
     @property
     def transfer_key(self) -> Path:
-        """The key that seals tenants' keys on their way to another shard."""
+        """The key that seals tenants' keys while they move to another shard."""
         return self.key_service / "transfer.key"
 
     @property

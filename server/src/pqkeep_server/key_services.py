@@ -17,7 +17,7 @@ NAME = "key service"
 def key_service_programs(layout: Layout, identity: Identity | None) -> Iterator[Program]:
     """Yield the programs of the key services, that of ``default`` first.
 
-    If one cannot run, the others still run. Raises ConfigError.
+    The others run even if one cannot. Raises ConfigError.
     """
     for name in layout.shards:
         settings = Layout(layout.directory, name).key_service_settings

@@ -269,7 +269,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 def _write_folder(
     folder: Path, key: PrivateKey, certificate: x509.Certificate, ca: x509.Certificate | None
 ) -> None:
-    """Write a new folder, which appears once it is complete, or replace the files of an old one."""
+    """Write a new folder, which appears when it is complete, or replace an old folder's files."""
     files = {
         "key.pem": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         "certificate.pem": certificate.public_bytes(Encoding.PEM),

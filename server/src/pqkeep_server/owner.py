@@ -11,7 +11,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 @contextmanager
 def acting_as_owner_of(folder: Path) -> Iterator[None]:
-    """Run a block as a folder's owner if root calls, else as the caller.
+    """Run a block as a folder's owner if the caller is root.
 
     The block makes files of the owner, and can only access files that the owner can. HOME is the
     folder, because libraries look for files there. Raises OSError.
@@ -40,9 +40,9 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
 def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:
     """Run a function in a process that has become the owner for good, and return its result.
 
-    This is for code that the owner chose: it could regain the rights that ``acting_as_owner_of`` only
-    drops for a time. If root does not call, or the owner is root, the function runs in this process.
-    Raises ConfigError with the message of the function's error.
+    It is for code that the owner chose, because such code could regain rights that
+    ``acting_as_owner_of`` only drops for a time. If root does not call, or the owner is root, the
+    function runs in this process. Raises ConfigError with the message of the function's error.
     """
     owner = path.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:

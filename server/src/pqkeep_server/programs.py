@@ -49,10 +49,10 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Further variables beside those of the identity or the supervisor."""
     is_renewed: bool = False
-    """True if a reload renews the process. Otherwise it only reloads its certificates."""
+    """True if a reload renews the process. For other changes it only reloads its certificates."""
     is_one_of: str | None = None
-    """The kind of programs that do not depend on each other. If one cannot run, it stays ended
-    until a reload, as long as another one of the kind runs."""
+    """The kind of programs that can run without each other. A program of a kind that cannot run
+    stays stopped until a reload, as long as another one of the kind runs."""
 
     @property
     def command(self) -> Sequence[str]:
@@ -143,7 +143,7 @@ async def end(process: Process, name: str) -> None:
 def die_with(parent: int) -> Callable[[], None]:
     """Return a function that makes the kernel send SIGTERM when the parent dies; see prctl(2).
 
-    It also ignores SIGHUP, which may arrive before the program handles it.
+    It also ignores SIGHUP, which can arrive before the program handles signals.
     """
 
     def between_fork_and_exec() -> None:

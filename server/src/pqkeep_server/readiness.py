@@ -101,7 +101,8 @@ async def wait_until_ready(
 async def what_is_missing(places: Sequence[Place]) -> list[str]:
     """Return the reasons why gateways are not ready, without repetitions.
 
-    The gateways are asked one by one in threads: a cancelled call waits for one response at most.
+    The gateways are asked one by one in threads, so a cancelled call waits for one response at
+    most.
     """
     found: dict[str, None] = {}
     for place in places:

@@ -55,7 +55,7 @@ def settings_of(form: type[Struct]) -> Iterator[Setting]:
 
 
 def explained(role: str, settings: Settings) -> str:
-    """Return a settings file with these settings, and every other one as a comment."""
+    """Return a settings file with these settings. All other settings are comments."""
     form, _ = ROLES[role]
     lines = [f"# Settings of {OWNERS[role]}. docs/configuration.md has them all.", ""]
     for setting in settings_of(form):

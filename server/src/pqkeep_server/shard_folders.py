@@ -1,7 +1,7 @@
 """Adds and removes shards: a key service's folder and a row in the gateway's settings.
 
 A new folder appears complete, and the gateway's settings are changed last. The folder of a removed
-shard stays. Its settings file is renamed last. Another run continues an interrupted one.
+shard stays. Its settings file is renamed last. A repeated run continues an interrupted one.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ INHERITED = (
     *("gateway_uid", "least_destruction_days"),
     *("slh_dsa", "openssl_library", "verify_signatures", "log_format"),
 )
-"""Settings that a new key service takes from the first one."""
+"""Settings that a new key service copies from the first one."""
 
 
 class Added(NamedTuple):
@@ -90,7 +90,7 @@ def remove_shard(layout: Layout, name: str, note: Callable[[], None]) -> Removed
 
 
 def add_missing(layout: Layout, count: int, databases: Sequence[str] = ()) -> list[Added]:
-    """Add shards (shard-2 and so on) up to ``count``, with these databases in their order.
+    """Add shards (shard-2 and so on) up to ``count``, with these databases in order.
 
     Raises InitialiseError.
     """

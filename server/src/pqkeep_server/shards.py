@@ -69,7 +69,7 @@ class ShardError(Exception):
 
 
 class OtherTargetError(ShardError):
-    """The tenant is on its way to another shard."""
+    """The tenant is moving to another shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,10 @@ class ShardMoves:
         return source
 
     def _end_move(self, tenant: TenantId, source: str, target: str) -> None:
-        """Serve a tenant in a shard again. Raises ShardError if another command moved it meanwhile."""
+        """Serve a tenant in a shard again.
+
+        Raises ShardError if another command has moved the tenant meanwhile.
+        """
         self._accounts(lambda accounts: accounts.end_move(tenant, source, target))
         if self._placement_of(tenant) != Placement(target):
             raise ShardError(
@@ -239,7 +242,7 @@ class ShardMoves:
     def _take_back(
         self, tenant: TenantId, source: str, renunciation: Receipt | None = None
     ) -> MoveCancelled | None:
-        """Ask a shard to take a tenant back. Return None if the tenant has not left it."""
+        """Ask a shard to take a tenant back. Return None if the tenant is still there."""
         request = CancelMove(tenant=tenant, renunciation=renunciation)
         try:
             return take_step(self._socket(source), request, MoveCancelled)

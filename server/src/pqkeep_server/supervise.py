@@ -1,11 +1,11 @@
 """Keeps processes running: started in order, restarted with back-off, stopped in reverse.
 
-A process can be renewed: a new one starts beside it. When the new one is ready, the old one drains:
-it ends with its last connection.
+A process can be renewed: a new one starts beside it. When the new one is ready, the old one drains,
+and ends with its last connection.
 
-When a process dies, the kernel closes the socket between the two, so the other notices at once: the
-gateway answers 503 until the key service is back, and the key service drops the calls of a gateway
-that is gone. When the supervisor itself dies, the kernel sends the processes SIGTERM.
+When a process dies, the kernel closes the socket between the two, so the other notices at once. The
+gateway answers 503 until the key service is back. The key service drops the calls of a gateway that
+is gone. When the supervisor itself dies, the kernel sends the processes SIGTERM.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """After a process ran this long, its next restart is quick again."""
 MOST_FAILURES = 5
-"""Failures in a row, each before STEADY_SECONDS, until a process counts as lost."""
+"""The number of successive failures, each before STEADY_SECONDS, after which a process counts as
+lost."""
 LEAVE_SECONDS = 120.0
 """The longest drain of a process. A gateway's idle connections end sooner."""
 LEAVE = signal.SIGUSR1
@@ -72,7 +73,7 @@ class Supervisor:
         self._keepers: dict[Program, asyncio.Task[None]] = {}
         self._is_over = asyncio.Event()
         self._lost: dict[Program, asyncio.Event] = {}
-        """The programs that cannot run. Their event is set to try them again."""
+        """The programs that cannot run. Their event is set when they shall be tried again."""
         self._running: dict[Program, Process] = {}
         self._changing = asyncio.Lock()  # which process is a program's
         self._others: dict[Process, Program] = {}  # starting beside another, or draining
@@ -123,7 +124,7 @@ class Supervisor:
     def reload(self) -> None:
         """Renew the programs that support it one after another, and tell the others to reload.
 
-        A call during a renewal repeats it once.
+        A call during a renewal makes it run once more.
         """
         for mended in self._lost.values():
             mended.set()
@@ -159,7 +160,7 @@ class Supervisor:
 
     @property
     def lost(self) -> frozenset[str]:
-        """The programs that cannot run, by name, while others of their kind run."""
+        """Programs that cannot run, by name, while others of their kind run."""
         return frozenset(program.name for program in self._lost)
 
     async def _reload_all(self) -> None:
@@ -259,7 +260,7 @@ class Supervisor:
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
     async def _until_mended(self, program: Program, reason: str) -> None:
-        """Wait for a reload, if others of its kind go on without it. Raises FatalExitError."""
+        """Wait for a reload, if other programs of the kind run. Raises FatalExitError."""
         mended = self._lost[program] = asyncio.Event()
         kind = [other for other in self._programs if other.is_one_of == program.is_one_of]
         if program.is_one_of is None or all(other in self._lost for other in kind):
@@ -376,7 +377,7 @@ async def _announce(plan: Plan, manager: "ServiceManager") -> None:
 
 
 async def _reload_when_told(supervisor: Supervisor, plan: Plan, hangups: asyncio.Event) -> None:
-    """Do what SIGHUP asks for, each time with the settings as they are then."""
+    """Do what each SIGHUP asks for, with the settings of that moment."""
     while True:
         await hangups.wait()
         hangups.clear()
@@ -415,7 +416,7 @@ class ServiceManager:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
 
     def tell(self, state: str) -> None:
-        """Tell a state, such as READY=1; see sd_notify(3)."""
+        """Report a state, such as READY=1; see sd_notify(3)."""
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer, suppress(OSError):

@@ -78,8 +78,8 @@ def chosen(ids: tuple[int, int, int] | None) -> Users:
 def require_program(users: Users) -> None:
     """Raise UsersError if a user cannot run pqkeep with this Python.
 
-    The user's other processes control the test process. So it gets neither root's terminal, where they
-    could type, nor root's environment.
+    The user's other processes control the test process. So the program gets neither root's
+    terminal, into which it could type, nor root's environment.
     """
     libraries = {name: of for name, of in os.environ.items() if name == "LD_LIBRARY_PATH"}
     for user in (users.gateway, users.key_service):
@@ -149,7 +149,7 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def give_to(users: Users, gateway: Path, key_service: Path, run: Path) -> None:
-    """Give each process's folder and its files to its user, and the sockets' folder to the group.
+    """Give each process's folder to its user, and the sockets' folder to the group.
 
     Raises OSError.
     """

@@ -4,7 +4,7 @@ The checks run in this order because each request of a suspended tenant is recor
 limit bounds the number of records.
 
 API keys are cached. Sessions are looked up in each request, so a sign-out or a change of role takes
-effect without an announcement.
+effect at once.
 """
 
 import hmac
@@ -206,8 +206,8 @@ class Authenticator:
 
 
 PEOPLE_SHARE = 60
-"""Requests of a tenant's rate limit that are reserved for its people, if it has any; at most a
-quarter of the limit."""
+"""Requests of a tenant's rate limit that are reserved for people, if the tenant has members; at
+most a quarter of the limit."""
 ENDING_PART = 5
 """The divisor for the part of that reserve which only ENDS_ACCESS operations may use."""
 ENDS_ACCESS: frozenset[GatewayOperation] = frozenset(
@@ -223,7 +223,7 @@ ENDS_ACCESS: frozenset[GatewayOperation] = frozenset(
         Operation.UPDATE_KEYRING,
     }
 )
-"""Operations that stop an abuser of the rate limit, and the step-up that they require."""
+"""Operations that help against an abuse of the rate limit, and the step-up that they require."""
 MOST_BUSY = 5
 """The number of API keys that are named."""
 REMEMBERED_TENANTS = 100_000
@@ -324,7 +324,7 @@ class Admission:
         """Tenants with signed-in people in this gateway. It may be newer than an API key's cached
         look-up."""
         self._with_people_as_of = 1
-        """Increases with each addition, so that cached limits are calculated again."""
+        """Increases with each added event, so that cached limits are calculated again."""
         self._sent = _Sent(clock)
         self._used_up: set[TenantId] = set()
         """The tenants with a used-up rate limit since the last ``take_used_up``."""
@@ -458,7 +458,7 @@ class Admission:
         return self._sent.of(tenant)
 
     def take_used_up(self) -> Mapping[TenantId, Busy | None]:
-        """Return the tenants that used their rate limit up since the last call, with a busy key."""
+        """Return tenants that used up their rate limit since the last call, with an API key."""
         tenants, self._used_up = self._used_up, set()
         return {
             tenant: busiest[0] if (busiest := self.busiest(tenant)) else None for tenant in tenants

@@ -11,7 +11,7 @@ from pqkeep_gateway.access.scopes import Scopes
 
 
 class BeyondOwnLimitsError(Exception):
-    """An API key requested an API key with wider limits than its own."""
+    """An API key tried to create an API key with wider limits than its own."""
 
     def __init__(self, field: str) -> None:
         """Take the name of the wider limit."""

@@ -24,8 +24,8 @@ class Credential(StrEnum):
 
     API_KEY = "API key"
     ROTATED_API_KEY = "rotated API key"
-    """A rotated key, still accepted during its overlap. It may use keys, so that programs can
-    switch."""
+    """A rotated key, still accepted during its overlap. It can also use keys, so that programs can
+    switch to new ones."""
     OPERATOR = "operator"
     NONE = "anyone"
 
@@ -54,7 +54,7 @@ class Permission(StrEnum):
     USE_WEBHOOKS = "use-webhooks"
     """Webhooks and their deliveries, test messages, and sending a message again."""
     MANAGE_WEBHOOKS = "manage-webhooks"
-    """Where messages go, and their secrets. No program has it."""
+    """The receivers of messages, and their secrets. No program has it."""
     RUN_CANARIES = "run-canaries"
     """Disabling the sources of a campaign for a time, to see who still needs them."""
     DELETE_KEYRINGS = "delete-keyrings"
@@ -62,12 +62,12 @@ class Permission(StrEnum):
     VIEW_TENANT = "view-tenant"
     """The tenant, its API keys' metadata and its audit log."""
     SEARCH = "search"
-    """Finding things by name. Each caller finds what their other permissions show."""
+    """Finding things by name. A search finds only what the caller's other permissions show."""
     VIEW_INVENTORY = "view-inventory"
-    """All keys of a tenant, and who uses them."""
+    """All keys of a tenant, and the principals that use them."""
     MANAGE_API_KEYS = "manage-api-keys"
     ROTATE_API_KEYS = "rotate-api-keys"
-    """A rotated API key has it too: a repeated rotation returns its first response."""
+    """A rotated API key keeps it, so that a repeated rotation returns its first response."""
     MANAGE_TEAM = "manage-team"
     """Members and invitations, except owners."""
     MANAGE_OWNERS = "manage-owners"
@@ -78,7 +78,8 @@ class Permission(StrEnum):
     """Seeing and deciding requests that a second person must approve. Approving one also needs the
     permission of the request itself. No program has it."""
     MANAGE_NOTICES = "manage-notices"
-    """Switching kinds of notices off, and dismissing one. It hides what needs attention."""
+    """Switching kinds of notices off, and dismissing one. A dismissed notice is hidden from the
+    whole tenant."""
     VIEW_SUBSCRIPTION = "view-subscription"
     MANAGE_BILLING = "manage-billing"
     SIGN_UP = "sign-up"

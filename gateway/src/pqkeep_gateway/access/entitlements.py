@@ -68,7 +68,7 @@ class Entitlements:
     tier: Tier
     subscription: Subscription = Subscription.ACTIVE
     requests_per_minute: int | None = None
-    """The tenant's own rate limit; None: that of its tier."""
+    """The tenant's own rate limit; None: the rate limit of its tier."""
 
     @property
     def effective_tier(self) -> Tier:

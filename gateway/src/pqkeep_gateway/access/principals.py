@@ -64,7 +64,7 @@ class ApiKeyPrincipal:
     is_rotated: bool = False
     """Whether another API key has replaced it, and its overlap runs."""
     name: str | None = None
-    """The name that its owner gave it."""
+    """The name that the owner gave it."""
     limits: ApiKeyLimits = UNLIMITED
     placement: Placement = HERE
     """The key service with the tenant's keys."""
@@ -82,7 +82,7 @@ class ApiKeyPrincipal:
 
     @property
     def scopes(self) -> Scopes | None:
-        """The key's scopes; None: everything that the access table grants."""
+        """The key's scopes; None: everything that the access table allows."""
         return self.limits.scopes
 
     def __str__(self) -> str:

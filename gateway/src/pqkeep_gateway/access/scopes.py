@@ -142,8 +142,8 @@ them, and neither does an API key without scopes: a stolen one could destroy key
 _EVERYTHING = frozenset(OPERATIONS.values()) - NAMED_ONLY
 
 ON_KEYS: frozenset[GatewayOperation] = frozenset(Operation) - ON_RULES
-"""Operations on the keys of a keyring and an algorithm. All others concern the whole tenant, and a
-scope that is limited to some keyrings or algorithms does not grant them."""
+"""Operations on the keys of a keyring and an algorithm. All others concern the whole tenant. A
+scope with limits on keyrings or algorithms does not grant them."""
 
 
 class ScopeDeniedError(Exception):
@@ -158,7 +158,7 @@ class ScopeDeniedError(Exception):
     ) -> None:
         """Take the requested keys' algorithm, if it is known.
 
-        ``keyring``: that of a second key, which is not the keyring in the request's own record.
+        ``keyring``: the keyring of a second key, if the record of the request has another keyring.
         ``operation``: the operation that a scope would have to allow.
         """
         super().__init__()
@@ -169,7 +169,7 @@ class ScopeDeniedError(Exception):
 
 
 class Scope(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One scope as stated. None: all, except for ``NAMED_ONLY``."""
+    """One scope as it was requested. None: all, except for ``NAMED_ONLY``."""
 
     operations: tuple[str, ...] | None = None
     """Names of operations and groups, or ``*``."""

@@ -5,7 +5,7 @@ from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.rate_limit import Limit
 
 CAPACITY = 100_000
-"""Source addresses with a count. One more resets all counts."""
+"""Source addresses with a count. Beyond it, all counts are reset."""
 
 
 class SourceBudget:

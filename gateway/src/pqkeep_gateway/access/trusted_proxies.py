@@ -21,7 +21,7 @@ _NODE = re.compile(
 )
 """An address, with or without a port. Some X-Forwarded-For headers have IPv6 without brackets."""
 _PAIR = re.compile(r'[ \t]*([A-Za-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^",; \t]+))[ \t]*([,;]|\Z)')
-"""One parameter of Forwarded, and its separator."""
+"""One parameter of Forwarded, and the separator after it."""
 
 
 class Client(NamedTuple):

@@ -295,10 +295,10 @@ def shown_scopes(scopes: Scopes | None) -> tuple[ScopeData, ...] | None:
 
 
 def shown_time(when: datetime | None) -> Timestamp | None:
-    """Return a timestamp; None for None."""
+    """Return a timestamp; None stays None."""
     return None if when is None else timestamp(when)
 
 
 def shown_addresses(addresses: Networks | None) -> tuple[str, ...] | None:
-    """Return the networks in CIDR notation; None for None."""
+    """Return the networks in CIDR notation; None stays None."""
     return None if addresses is None else addresses.texts

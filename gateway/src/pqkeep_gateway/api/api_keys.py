@@ -404,8 +404,8 @@ class _ApiKeys:
     async def list_keys(self, call: ApiCall) -> ApiKeysData:
         """List a tenant's API keys, without the keys themselves.
 
-        With a limit, it returns one page of those that match every filter. `total` counts all
-        matches.
+        With a limit, it returns one page of the API keys that match every filter. `total` counts
+        all matches.
         """
         tenant = await visible_tenant(call, self._tenants)
         if call[_LIMIT] is None and not any(field.name in call.values for field in _LISTING):

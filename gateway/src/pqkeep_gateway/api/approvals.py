@@ -142,7 +142,7 @@ GATE_ERRORS = (NoOtherApproverError, TooManyApprovalsError)
 def gate(tenants: SqlTenants, approvals: Approvals) -> Gate:
     """Return the gate of requests that a second person must approve.
 
-    It reads the requirement from the database at each request, so that no gateway has an old one.
+    It reads the setting from the database at each request, so that no gateway uses an old value.
     It reports errors in the request itself first. Programs are refused: their API keys say nothing
     about the person, who could approve the request.
     """
@@ -304,7 +304,7 @@ class _Approvals:
     async def _acting(self, approval: Approval, call: ApiCall) -> tuple[Endpoint, ApiCall]:
         """Return the stored request's endpoint, and the request as a call of its requester.
 
-        It is rehearsed, so that the execution finds no error that is there already. Raises
+        The request is rehearsed first, so that errors appear now and not at its approval. Raises
         RequestOutdatedError if the requester's role or the subject has changed, and ApiError.
         """
         requester = await self._approvals.requester(approval)

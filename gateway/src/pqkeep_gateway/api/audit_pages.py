@@ -1,8 +1,8 @@
 """Pages of records from several shards' logs, merged into one list by time.
 
-A place in the list is a place in each log, in the order in which the tenant came to the shards:
+A position in the list is a position in each log, in the order in which the shards got the tenant:
 ``120.33``. It remains valid when the tenant moves again: the records of a later log are all after
-it. With one log, a place is a record's id.
+it. With one log, a position is a record's id.
 """
 
 import re
@@ -67,9 +67,9 @@ def merged(
 ) -> MergedPage:
     """Return the first records of several logs' pages, and the next place.
 
-    ``begin`` has the place where each page began. The list ends at the last record of a page that
-    has a successor: the following records of that log are unknown, and come before later ones of
-    others.
+    ``begin`` has the position at which each page began. The list ends at the last record of a page
+    that is not the last of its log: the following records of that log are unknown, and come before
+    later ones of other logs.
     """
     at = [LAST if newest_first and start is None else start or 0 for start in begin]
     waiting = [list(map(record, page.lines)) for page in pages]

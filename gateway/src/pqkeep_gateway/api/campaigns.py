@@ -1,4 +1,4 @@
-"""/api/v1/campaigns: plans to move data from old keys to a new one, and what is known of them."""
+"""/api/v1/campaigns: plans to move data from old keys to a new one, and their progress."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -240,7 +240,7 @@ class CanaryData(Data, frozen=True, kw_only=True):
 
 
 class CampaignProgress(CampaignData, frozen=True, kw_only=True):
-    """A campaign, and what is known of it. No share is shown: nobody knows the whole."""
+    """A campaign and its progress. No share is shown: nobody knows the whole."""
 
     moved: Moved
     left: Left
@@ -577,10 +577,10 @@ class _Campaigns:
         self._clock = clock
 
     async def put(self, call: ApiCall) -> CampaignData:
-        """Create a campaign, or replace the one that has the name.
+        """Create a campaign, or replace the campaign with this name.
 
-        A campaign enforces nothing. Re-encryptions that name it count as moved. A replaced campaign
-        keeps its scans, and what was moved under its name.
+        A campaign enforces nothing. Re-encryptions that name the campaign count as moved. A
+        replaced campaign keeps its scans and its moves.
         """
         sources = call[SOURCES]
         if len({(source.keyring, source.algorithm) for source in sources}) < len(sources):
@@ -611,7 +611,7 @@ class _Campaigns:
         return CampaignList(campaigns=tuple(map(_campaign, listed)), total=len(listed))
 
     async def get(self, call: ApiCall) -> CampaignProgress:
-        """Return a campaign, and what is known of it.
+        """Return a campaign and its progress.
 
         `moved` is a count of the audit log. `left` is what scans state. `quiet` and `canary` are
         what the service saw.
@@ -633,8 +633,8 @@ class _Campaigns:
     async def begin_canary(self, call: ApiCall) -> CanaryData:
         """Disable the sources until a time, to see in the refusals who still needs them.
 
-        The key service enables them at that time. A key version that a person disabled stays so,
-        and keeps its own time. The request can be repeated, also with a later time.
+        The key service enables them at that time. A key version that a person disabled stays
+        disabled, until its own time. The request can be repeated, also with a later time.
         """
         tenant, now = call.tenant.tenant, date_of(self._clock())
         campaign = await self._stored.get(tenant, call[NAME])
@@ -686,7 +686,7 @@ class _Campaigns:
         )
 
     async def end_canary(self, call: ApiCall) -> CanaryData:
-        """Enable the disabled sources at once, except those that others have disabled since."""
+        """Enable the disabled sources at once, except those that a person has disabled since."""
         tenant, now = call.tenant.tenant, date_of(self._clock())
         campaign = await self._stored.get(tenant, call[NAME])
         canary = campaign.canary
@@ -773,7 +773,10 @@ class _Campaigns:
         return Source(chosen.keyring, chosen.algorithm, tuple(found))
 
     async def _active_of_target(self, call: ApiCall, campaign: Campaign) -> KeyVersion | None:
-        """Return the target's active version if a source of its own key needs it, or None."""
+        """Return the active version of the target, or None.
+
+        It is needed if a source belongs to the target's key.
+        """
         target = campaign.target
         own = (target.keyring, target.algorithm)
         if not any(
@@ -813,7 +816,7 @@ class _Campaigns:
             raise key_service_error(refusal.kind) from None
 
     async def close(self, call: ApiCall) -> CampaignData:
-        """Close a campaign. It keeps its scans, and what was moved; put opens it again."""
+        """Close a campaign. The campaign keeps its scans and moves, and a PUT opens it again."""
         closed = _event(call, AuditEvent.CLOSE_CAMPAIGN, call[NAME])
         now = date_of(self._clock())
         campaign = await self._stored.close(call.tenant.tenant, call[NAME], now, closed)
@@ -823,8 +826,8 @@ class _Campaigns:
     async def add_scan(self, call: ApiCall) -> ScanData:
         """Record a scan: the caller's statement about the ciphertexts in a place.
 
-        It replaces the place's earlier scan. The service cannot check it. The audit log records the
-        digest of the scan's file.
+        It replaces the earlier scan of the same place. The service cannot check it. The audit log
+        records the digest of the scan's file.
         """
         tenant, now_us, scanned_at_us = (
             call.tenant.tenant,
@@ -898,7 +901,7 @@ def _chosen(
 
 
 def _united(before: Sequence[Source], after: Sequence[Source]) -> tuple[Source, ...]:
-    """Return the key versions of both, each key once."""
+    """Return the key versions of both lists, without duplicates."""
     versions: dict[tuple[str, Algorithm], set[KeyVersion]] = {}
     for source in (*before, *after):
         found = versions.setdefault((source.keyring, source.algorithm), set())

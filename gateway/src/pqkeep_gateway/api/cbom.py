@@ -165,7 +165,8 @@ DESCRIBED: Mapping[Algorithm, Described] = {
     Algorithm.ECDSA_P_384: _legacy("ECDSA-P-384", "1.2.840.10045.4.3.3", "ECDSA", "nist/P-384"),
     Algorithm.ECDSA_P_521: _legacy("ECDSA-P-521", "1.2.840.10045.4.3.4", "ECDSA", "nist/P-521"),
 }
-"""Every algorithm of keys. X-Wing and the composite are as strong as their post-quantum part."""
+"""Every algorithm of keys. X-Wing and the composite algorithm have the strength of their
+post-quantum part."""
 
 _PRIMITIVES: Mapping[Kind, str] = {
     Kind.KEM: "kem",
@@ -408,7 +409,7 @@ async def _signed(sign: Steps, call: ApiCall, signer: tuple[str, Algorithm], tex
 
 
 def tls_groups(*, has_tls: bool, require_post_quantum: bool) -> tuple[str, ...]:
-    """Return the key exchange groups that the gateway's own TLS can negotiate; none without TLS."""
+    """Return the key exchange groups of the gateway's own TLS, empty without TLS."""
     allowed = POST_QUANTUM if require_post_quantum else frozenset(NAMES.values())
     return tuple(name for name in NAMES.values() if has_tls and name in allowed)
 
@@ -665,7 +666,7 @@ def _checkpoint_key(key: AuditKey) -> Json:
 
 
 def _tls(groups: Sequence[str], version: SpecVersion) -> Iterable[Json]:
-    """Yield the protocol of the gateway's own TLS, if it has it."""
+    """Yield the protocol of the gateway's own TLS, if TLS is on."""
     if not groups:
         return
     suite: Json = {"name": "TLS 1.3, as OpenSSL negotiates it"}

@@ -22,7 +22,7 @@ _NONE = "is not an envelope"
 
 
 class Envelope(NamedTuple):
-    """A ciphertext and the header that names its key."""
+    """A ciphertext, and the header that identifies its key."""
 
     header: Header
     blob: bytes

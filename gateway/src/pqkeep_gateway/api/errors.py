@@ -510,7 +510,7 @@ _TAKES_PUBLIC_KEY = frozenset(
         Operation.VERIFY_MU,
     }
 )
-"""Operations that accept a caller's public key. An invalid one has their own code."""
+"""Operations that accept a caller's public key. An invalid one has the endpoint's own code."""
 _NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS, *ON_RULES})
 _OF_CONTEXT = (ErrorKind.CONTEXT_REQUIRED, ErrorKind.CONTEXT_REFUSED)
 _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
@@ -998,7 +998,7 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
 def answer_to(
     error: Exception, endpoint: Endpoint, values: Mapping[str, object]
 ) -> ApiError | None:
-    """Return the error for an exception; None if no table has it, which is a defect."""
+    """Return the error for an exception; None if no table has the error, which is a defect."""
     for kind in type(error).__mro__:
         if kind in DOMAIN_ERRORS:
             return DOMAIN_ERRORS[kind].error(values)

@@ -1,7 +1,7 @@
-"""/api/v1/inventory/external: keys elsewhere, as the tenant's documents describe them.
+"""/api/v1/inventory/external: keys outside pqkeep, as the tenant's documents describe them.
 
-The service cannot check these statements. The audit log records the digest of each document, and of
-the list that the service keeps of it.
+The service cannot check these statements. The audit log records two digests: of each document, and
+of the stored list.
 """
 
 from collections.abc import Sequence

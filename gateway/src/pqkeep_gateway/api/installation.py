@@ -330,5 +330,5 @@ def _at(seconds: float) -> Timestamp:
 
 
 def _at_us(microseconds: int) -> Timestamp | None:
-    """Return a time; None for 0, which means no time."""
+    """Return a time; 0 becomes None, which means no time."""
     return _at(microseconds / 1_000_000) if microseconds else None

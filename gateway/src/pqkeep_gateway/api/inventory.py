@@ -432,9 +432,9 @@ def endpoints(
     async def list_inventory(call: ApiCall) -> InventoryData:
         """List every key version with its uses. A key version must match every filter.
 
-        It includes archived versions and those of deleted keyrings. `as_of` is the signed
-        checkpoint of the audit log that has exactly the counted records: an export of it proves the
-        counts. A busy log grows between two pages, so each page has its own `as_of`.
+        It includes archived versions and those of deleted keyrings. `as_of` is a signed checkpoint
+        that covers exactly the counted records, so an export up to it proves the counts. A busy log
+        grows between two pages, so each page has its own `as_of`.
         """
         tenant, sort = call.tenant, call[SORT]
         if call[AFTER] is not None and sort is not Sort.NAME:
@@ -667,7 +667,7 @@ def assessed(rule: Rule, key: InventoryKey, now: datetime) -> RuleAssessment:
 
 
 def confidential_until(labels: dict[str, str]) -> date | None:
-    """Return the day until which a keyring's data stay confidential; None if no label says it."""
+    """Return the day until which a keyring's data stay confidential; None without such a label."""
     try:
         return date.fromisoformat(labels[CONFIDENTIAL_UNTIL])
     except (KeyError, ValueError):

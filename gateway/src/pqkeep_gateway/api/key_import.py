@@ -63,7 +63,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints for importing keys."""
 
     async def import_private_key(call: KeyCall) -> KeyResponse | Warned:
-        """Import an existing private key as the active key, if there is none.
+        """Import an existing private key as the active key. There must be no active key.
 
         The key is marked as imported for ever. The import key is used up even if the private key is
         refused. To decrypt data of an old key, import the key and rotate it. A legacy key (RSA,

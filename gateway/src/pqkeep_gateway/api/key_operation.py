@@ -108,7 +108,7 @@ MAX_NAME = 128
 
 
 class KeyCall(RedactedRepr, Struct, frozen=True):
-    """One call that the policy allows, for one algorithm in one keyring of a tenant."""
+    """A permitted call, for one algorithm in one keyring of a tenant."""
 
     call: ApiCall
     principal: TenantPrincipal
@@ -173,7 +173,7 @@ class KeyOperation:
     response: "ResponseTo | None" = None
     """Returns the response from the request and its result, or from one of ``outcomes``."""
     default: Algorithm | None = None
-    """The algorithm if the call names none; None: it must name one."""
+    """The algorithm if the call names none; None: the request must name one."""
     header: Field[Header] | None = None
     """The envelope field. When it is present, ``algorithm`` may be omitted."""
     status: int = 200
@@ -467,7 +467,7 @@ def _campaign_named(request: Request[Any]) -> str | None:
 
 
 def require_campaign(request: Request[Any], campaigns: Mapping[str, Campaign]) -> None:
-    """Check that a request belongs to the open campaign that it names, if it names one.
+    """Check that a request belongs to the campaign that it names, and that the campaign is open.
 
     ``campaigns``: see ``KeyAccess.campaigns_of``. Raises CampaignNotFoundError,
     CampaignClosedError, NotInCampaignError.
@@ -529,7 +529,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
 
 
 def warned(response: KeyResponse, result: KeyResult) -> KeyResponse | Warned:
-    """Return the response of a handler, with the notice of its result if there is one."""
+    """Return a handler's response, with a notice about its result if there is one."""
     return response if result.notice is None else Warned(response, result.notice)
 
 
@@ -688,7 +688,7 @@ ACTIVE_KEY_VERSION_OR_KEY = ACTIVE_KEY_VERSION.unless(PUBLIC_KEY)
 
 
 def key_of(call: KeyCall) -> bytes | None:
-    """Return the public key in a call; None without one. Raises FieldError."""
+    """Return the public key in a call; None without a keyring. Raises FieldError."""
     supplied = call[PUBLIC_KEY]
     return None if supplied is None else supplied.bytes_for(call.algorithm)
 

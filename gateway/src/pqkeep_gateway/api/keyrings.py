@@ -693,8 +693,8 @@ class _Keyrings:
 
         An API key needs a scope that names `delete-keyring`, and the keyring `deletion_allowed`.
         Its keys are refused at once. Until `archive_at` the keyring can be restored. Then its
-        private keys are destroyed, which is final. A new keyring of this name continues the
-        version numbers.
+        private keys are destroyed for ever. A new keyring of this name continues the version
+        numbers.
         """
         name, days = call[NAME], call[self._delay_days]
         self._access.attribute(call, Operation.DELETE_KEYRING, name, None)
@@ -773,7 +773,10 @@ class _Keyrings:
             await self._tell_owners(call.tenant.tenant, of_keyring(keyring.name, days))
 
     def _deletion_allowed(self, call: ApiCall, field: Field[B]) -> B:
-        """Return whether programs may delete the keyring. Only callers that may, can allow it."""
+        """Return whether programs may delete the keyring.
+
+        Only a caller with that permission can allow it.
+        """
         is_allowed = call[field]
         if is_allowed:
             if not may(call.principal.caller, PERMISSION_OF[Operation.DELETE_KEYRING]):
@@ -814,7 +817,7 @@ def _destroys(verb: str, name: KeyringName, days: int) -> str:
 
 
 def _archive_days(call: ApiCall, field: Field[D]) -> D:
-    """Return the days until archiving. Only callers that may archive keys can set them."""
+    """Return the days until archiving. Only callers that may archive keys can change them."""
     days = call[field]
     if days and not may(call.principal.caller, Permission.ARCHIVE_KEYS):
         raise forbidden("archive_after_days: only owners and admins may archive keys")

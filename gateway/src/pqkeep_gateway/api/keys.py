@@ -103,7 +103,7 @@ _UNTIL = UNTIL.optional()
 
 
 class Key(KeyResponse, frozen=True, kw_only=True):
-    """One version of a key, with everything that the service shows of it."""
+    """One version of a key, with all its published fields."""
 
     key_version: KeyVersionOf
     algorithm: Algorithm
@@ -400,7 +400,7 @@ def endpoints(
 
 
 class _KeyManagement:
-    """The handlers that need more than a key call."""
+    """Handlers that do more than one key call."""
 
     def __init__(
         self,
@@ -570,13 +570,14 @@ def retire(call: KeyCall) -> RetireKey:
 def disable(call: KeyCall) -> DisableKey:
     """Disable a key: every use is refused until it is enabled again, or until a time.
 
-    A key that is disabled without a time stays so. Without `until`, an earlier time is removed.
+    A key that was disabled without a time stays disabled. Without `until`, an earlier time is
+    removed.
     """
     return structs.replace(_of_version(call, DisableKey), until=call[_UNTIL])
 
 
 def enable(call: KeyCall) -> EnableKey:
-    """Enable a disabled key: it becomes active or retired, as it was before."""
+    """Enable a disabled key, which becomes active or retired as before."""
     return _of_version(call, EnableKey)
 
 

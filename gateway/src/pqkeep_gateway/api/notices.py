@@ -1,4 +1,4 @@
-"""/api/v1/notices: what needs attention, who has seen it, and which kinds a tenant wants."""
+"""/api/v1/notices: open notices, their readers, and the kinds that a tenant wants."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ class State(StrEnum):
 
 
 class NoticeData(Data, frozen=True, kw_only=True):
-    """A notice: its kind, what it says, and where it is mended."""
+    """A notice: its kind, its text, and the page where its cause is mended."""
 
     id: Identifier
     kind: NoticeKind
@@ -370,7 +370,7 @@ class _Notices:
         return NoticeMailData(mail=wanted)
 
     async def _tenant_of(self, call: ApiCall) -> TenantId:
-        """Return the caller's own tenant, or the one that an operator names."""
+        """Return the caller's own tenant, or the tenant that an operator names."""
         own, named = call.principal.tenant, call[_TENANT]
         if own is not None:
             if named not in (None, own):

@@ -70,7 +70,9 @@ class PasskeyData(Data, frozen=True, kw_only=True):
     syncable: Annotated[
         bool, Meta(description="Whether it can be copied to the person's other devices.")
     ]
-    synced: Annotated[bool, Meta(description="Whether it was copied, at its last use.")]
+    synced: Annotated[
+        bool, Meta(description="Whether its last use showed that it is backed up or synced.")
+    ]
 
 
 class NewPasskeyData(PasskeyData, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ _NAMES = [field.name for field in _TARGET_FIELDS]
 
 
 class To(RedactedRepr, Struct, frozen=True):
-    """The target in a request. None: as in the source."""
+    """The target in a request. None: the same as in the source."""
 
     keyring: KeyringName | None = None
     algorithm: Algorithm | None = None

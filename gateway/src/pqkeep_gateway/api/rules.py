@@ -66,10 +66,10 @@ class Replacement(NamedTuple):
     kind: str
     """The end of the rule's name."""
     algorithms: tuple[Algorithm, ...]
-    """The algorithms that it ends."""
+    """The algorithms that the rule ends."""
     successor: Algorithm | None
     uses: tuple[RuleUse, ...] = WHOLE_USES
-    """The uses that it ends, if the request does not exclude them."""
+    """The uses that the rule ends, without those that the request excludes."""
 
 
 _SLH_DSA = (
@@ -547,8 +547,8 @@ class _Rules:
     async def put_several(self, call: ApiCall) -> RulesData:
         """Create the rules of a profile, or the rule that `name` names, or make them stricter.
 
-        The rules of a profile are put one after another. Repeat the request if it fails: rules
-        that are there already do not change.
+        The rules of a profile are put one after another. If the request fails, repeat it: rules
+        that exist already do not change.
         """
         profile = call[_PROFILE_TO_PUT]
         for field in _UNLESS_PROFILE:
@@ -559,7 +559,7 @@ class _Rules:
         return _shown(await self._put(call, rules))
 
     async def delete(self, call: ApiCall) -> RulesData:
-        """Delete a rule without dates, or one that another rule covers; return the others.
+        """Delete a rule without dates, or one that another rule covers. Return the remaining rules.
 
         Any other rule can be deleted only by an operator, with `pqkeepd rules`.
         """
@@ -595,8 +595,8 @@ class _Rules:
 
         Send `name` for an existing rule, `profile` for its rules, or `algorithms` for a new rule.
         Several are compared together, and a use counts for the first. The dates of a rule do not
-        count. A use is counted within seconds, without the hash function of `sign-hash`: a rule
-        that ends one of them shows all.
+        count. Uses are counted by time, without the hash function of `sign-hash`, so a rule that
+        ends one hash function shows all.
         """
         profile, name, algorithms = call[_OF_PROFILE], call[_OF_RULE], call[_OF_ALGORITHMS]
         keyrings, uses = call[_OF_KEYRINGS], call[_OF_USES]

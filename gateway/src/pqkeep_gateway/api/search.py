@@ -1,7 +1,7 @@
 """/api/v1/search: finds things by a part of their name, for people and operators.
 
 A search reads at most the newest 10,000 API keys and records, and returns a few of each kind. It
-leaves no record, and finds only things that the caller's other permissions show.
+leaves no record, and finds only things that the caller may read.
 """
 
 import asyncio
@@ -143,9 +143,9 @@ class _Search:
     async def search(self, call: ApiCall) -> SearchData:
         """Find keyrings, API keys, members, tenants and records by a part of their name.
 
-        Each caller finds what their role shows: owners and admins also find members, and operators
-        find tenants and records. Record numbers and request ids are compared as a whole, request
-        ids with the newest 10,000 records.
+        Each caller finds what their role may read: owners and admins also find members, and
+        operators find tenants and records. Record numbers and request ids are compared as a whole,
+        request ids with the newest 10,000 records.
         """
         text = call[TEXT].strip()
         if not text:

@@ -54,7 +54,7 @@ class EnrollmentData(Data, frozen=True, kw_only=True):
 
 
 class RecoveryCodesData(Data, frozen=True, kw_only=True):
-    """Recovery codes, shown only once. Each replaces a code once."""
+    """Recovery codes, shown only once. Each replaces a TOTP code once."""
 
     recovery_codes: tuple[str, ...]
 
@@ -303,7 +303,7 @@ class _SecondFactors:
         self._cookies = cookies
 
     async def enroll(self, call: ApiCall) -> EnrollmentData:
-        """Begin to enroll a second factor. It takes effect when a code confirms it."""
+        """Begin to enroll a second factor. It takes effect when it is confirmed by a code."""
         enrollment = await self._factors.enroll(call.person)
         picture = segno.make(enrollment.uri, error="m").svg_data_uri(scale=4)
         return EnrollmentData(secret=enrollment.secret, otpauth_uri=enrollment.uri, qr_svg=picture)
@@ -388,9 +388,9 @@ class _SecondFactors:
         """Require a second factor for everybody in the tenant, or the approval of a second person.
 
         With require_mfa, a person without a second factor can only enroll one; it is available from
-        the professional plan up. With require_approval, requests that destroy keys, change owners or
-        change rules wait for a second person; it needs two owners. Then switching either off needs
-        an approval too.
+        the professional plan up. With require_approval, requests that destroy keys, change owners
+        or change rules wait for a second person; it needs two owners. After that, switching either
+        setting off needs an approval too.
         """
         person, required, approval = call.person, call[_REQUIRE], call[_REQUIRE_APPROVAL]
         if required is None and approval is None:
@@ -408,7 +408,7 @@ class _SecondFactors:
         )
 
     async def subject_of_organization(self, call: ApiCall) -> Subject | None:
-        """Return the requirements to switch off; None if none is."""
+        """Return the requirements to switch off; None if no approval is needed."""
         tenant = await self._stored_tenants.get(call.person.tenant)
         ended = [
             text

@@ -313,7 +313,7 @@ class _SignIn:
         return SessionsData(sessions=shown, total=page.total, next=next_of(page, shown))
 
     async def end_session(self, call: ApiCall) -> SignedOutData:
-        """End one of the person's own sessions immediately."""
+        """End one of the caller's own sessions immediately."""
         session = call[_ID]
         await self._sessions.end(call.person, session, call.attribution, AuditEvent.END_SESSION)
         return SIGNED_OUT

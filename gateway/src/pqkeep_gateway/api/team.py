@@ -415,7 +415,7 @@ class _Team:
     async def subject_of_invitation(self, call: ApiCall) -> Subject | None:
         """Return the invitation of a person that could approve; None for others.
 
-        Otherwise an admin could invite a second account of their own, and approve with it.
+        Otherwise an admin could invite a second account of their own and approve with it.
         """
         email, role = call[EMAIL], call[ROLE]
         if role not in APPROVERS:
@@ -423,7 +423,7 @@ class _Team:
         return _subject(f"Invite {email} as {role}", None, role)
 
     async def _tenant_of(self, call: ApiCall) -> TenantId:
-        """Return the caller's own tenant, or the one that an operator names."""
+        """Return the caller's own tenant, or the tenant that an operator names."""
         own, named = call.principal.tenant, call[_TENANT]
         if own is not None:
             return own

@@ -403,7 +403,7 @@ class _Tenants:
 async def visible_tenant(call: ApiCall, tenants: SqlTenants) -> Tenant:
     """Return the tenant in the path.
 
-    Raises TenantNotFoundError for another caller's tenant, a deleted one, and an unknown one.
+    Raises TenantNotFoundError for an unknown or deleted tenant, and for another caller's tenant.
     """
     tenant = await _own_or_any(call, tenants)
     if tenant.status is TenantStatus.DELETED:

@@ -439,7 +439,10 @@ class _Webhooks:
         return DeliveriesData(deliveries=shown, total=total, next=following)
 
     async def resend(self, call: ApiCall) -> DeliveryData:
-        """Send a message again, with the same webhook-id. A receiver that has it can ignore it."""
+        """Send a message again, with the same webhook-id.
+
+        Receivers ignore a webhook-id that they have already handled.
+        """
         webhook = await self._stored.get(call.tenant.tenant, call[_WEBHOOK])
         resent = _event(call, AuditEvent.RESEND_WEBHOOK_DELIVERY, webhook)
         sent = await self._stored.send_again(

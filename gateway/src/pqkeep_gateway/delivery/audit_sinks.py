@@ -1,8 +1,8 @@
 """Copies of audit records: to syslog (RFC 5424), an HTTP collector, or a file.
 
 A syslog message is the record's JSON. Over a stream, messages have a length prefix (RFC 6587; with
-TLS RFC 5425). A page counts as delivered when the server has ended the connection after it, with TLS
-by close_notify, because sent data may still be lost. Datagrams are not acknowledged.
+TLS RFC 5425). A page counts as delivered when the server has then closed the connection, with TLS
+by close_notify. Sent data may otherwise be lost. Datagrams are not acknowledged.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ PAGE_SECONDS = 20.0
 
 
 class TooSlowError(SinkError):
-    """The connection took longer than its time."""
+    """The connection exceeded its time limit."""
 
 
 Connect = Callable[[tuple[str, int], float], socket.socket]
@@ -331,7 +331,7 @@ class FileSink:
 
 
 def _lock(descriptor: int) -> None:
-    """Wait for the file's lock. Another shard's stream may hold it, perhaps of another gateway.
+    """Wait for the file's lock. The stream of another shard or gateway may hold it.
 
     The lock ends with the descriptor. Raises SinkError after LOCK_SECONDS.
     """

@@ -116,8 +116,8 @@ def is_public(address: str) -> bool:
 def _is_own(address: str) -> bool:
     """Return whether an address is one of this host. No packet is sent.
 
-    The kernel may connect to a further address of the host from the first one, but only an own
-    address can be bound. That says nothing where the kernel lets any address be bound.
+    The kernel may connect to a further address of the host from the first one, but only a host's
+    own address can be bound. That says nothing where the kernel lets any address be bound.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):

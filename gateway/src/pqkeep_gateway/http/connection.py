@@ -1,9 +1,9 @@
 """One HTTP connection: from bytes to requests, with limits, and from responses to bytes.
 
-httptools parses. This module limits the size and time of what arrives, except the size of bodies,
-which each endpoint limits (``body``). A request is handed over when its head has arrived, with its
-body if that is complete. The next request is parsed after its response. A complete request whose
-head has the same bytes as the previous one is not parsed again: programs repeat their heads.
+httptools parses. This module limits the size and time of everything except bodies, which each
+endpoint limits (``body``). A request is handed over when its head has arrived, with its body if
+that is complete. The next request is parsed after its response. A complete request whose head has
+the same bytes as the previous one is not parsed again: programs repeat their heads.
 
 ``watching`` checks each connection from its beginning to its end. A connection's phase is the event
 that it waits for, with a time limit. The phase and its progress are determined at each check, so a
@@ -170,7 +170,7 @@ class _Flow:
     def resume_reading(self) -> None:
         """Resume reading, unless many bytes are waiting.
 
-        Each request calls it, even while others are ahead.
+        It is called for each request, even while earlier requests wait.
         """
         if self._is_paused and len(self.waiting) < HIGH_WATER:
             self._is_paused = False
@@ -603,7 +603,7 @@ class HttpConnection(asyncio.Protocol):
         await self.flow.drain()
 
     def end_unread(self) -> None:
-        """Close immediately: other responses need this one's memory."""
+        """Close immediately, because other responses need the memory."""
         self._counted.closed["unread"] += 1
         self.transport.abort()
 
@@ -657,7 +657,7 @@ class HttpConnection(asyncio.Protocol):
         self.gathering.expects_more = True
 
     def _keep_head(self, headers: Mapping[bytes, bytes]) -> None:
-        """Keep a head's bytes if they alone determine where the head and its body end.
+        """Keep a head's bytes if they determine where the head and its body end.
 
         The head has as many lines as the parser has found. So it ends where the parser says, and
         contains no part of a body.
@@ -778,7 +778,7 @@ class HttpConnection(asyncio.Protocol):
             self._hand_over()
 
     def _take_again(self, data: bytes) -> bool:
-        """Take a complete request with the same head bytes as the last one, and have it answered.
+        """Take a complete request with the same head bytes as the last one, and pass it on.
 
         Returns whether this was done. The parser is between two requests, and equal bytes have an
         equal result, so the parser is skipped.
@@ -909,7 +909,7 @@ class HttpConnection(asyncio.Protocol):
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
 
     def _refuse_size(self) -> NoReturn:
-        """Refuse a request that is too large already. Raises ApiError."""
+        """Refuse a request that is already too large. Raises ApiError."""
         if self._has_head and self._tail_size > MAX_TAIL:
             raise invalid("the body is too large")
         raise invalid(TOO_MANY_HEADERS)

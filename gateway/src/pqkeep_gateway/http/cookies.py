@@ -1,7 +1,7 @@
 """The cookies of people and operators, and the origins of requests with cookies.
 
 A browser has either a person's session or an operator's: each sign-in deletes the other's cookies.
-If a request has both, it is the operator's, provided that the operator's session is known.
+If a request has both kinds, it is the operator's, provided that the operator's session is known.
 
 Any host of a domain can set cookies for all of its hosts, and a request does not show which host
 set them. For Secure cookies, our own names begin with ``__Host-``: browsers accept these only from
@@ -57,10 +57,10 @@ class SentCookies(NamedTuple):
     values: Mapping[str, str]
     """By name; without those in ``twice``, and without unbound tokens."""
     twice: frozenset[str] = frozenset()
-    """Our names that occur more than once, if no digest identifies ours."""
+    """Our cookie names that occur more than once, if the digests do not identify ours."""
     refused: frozenset[str] = frozenset()
-    """The part of ``twice`` with which no request is served. The others belong to no session of
-    this host, so requests that need no session are served."""
+    """The part of ``twice`` with which no request is served. The other values belong to other
+    hosts' sessions, so requests without a session are served."""
 
 
 NO_COOKIES = SentCookies({})
@@ -251,7 +251,7 @@ class Cookies:
         return self._cookie(self.single_sign_on, value, "/", int(lifetime.total_seconds()))
 
     def back_from_provider(self) -> str:
-        """Return the Set-Cookie value that deletes it."""
+        """Return the Set-Cookie value that deletes a cookie."""
         return self._cookie(self.single_sign_on, "", "/", 0)
 
     def is_cross_site(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
@@ -284,7 +284,7 @@ class Cookies:
 def _pairs(header: bytes) -> Iterator[tuple[str, str]]:
     """Yield names and values of a Cookie header. An entry without "=" is a value without a name.
 
-    Quotes and backslashes are kept. Our values have none, and up to Python 3.11.9 and 3.12.5
+    Quotes and backslashes are kept. Our values are never quoted, and up to Python 3.11.9 and 3.12.5
     ``http.cookies`` takes more than a second to unquote 30 KB (CVE-2024-7592).
     """
     for cookie in header.decode("latin-1").split(";"):

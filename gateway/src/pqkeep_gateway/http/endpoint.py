@@ -128,7 +128,7 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     """The User-Agent header; empty if there is none."""
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
-    """The body, if the endpoint takes a signed one."""
+    """The body, if the endpoint verifies its signature."""
     usage: Usage | None = None
     """The state of the tenant's rate limit, if the request was counted."""
     head: Head | None = None
@@ -150,26 +150,27 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
 
     @property
     def person(self) -> SessionPrincipal:
-        """The signed-in person. The access table ensures that there is one."""
+        """The signed-in person. The access table ensures that the caller has a tenant."""
         if isinstance(self.principal, SessionPrincipal):
             return self.principal
         raise forbidden("only signed-in people may do this")
 
     @property
     def tenant(self) -> TenantPrincipal:
-        """The tenant's principal. The access table ensures that there is one."""
+        """The tenant's principal. The access table ensures that the caller has a tenant."""
         if isinstance(self.principal, TenantPrincipal):
             return self.principal
         raise forbidden("only callers of a tenant may do this")
 
 
 class Subject(NamedTuple):
-    """What a request would change, for the person that approves it."""
+    """The change that a request would make, as the approving person sees it."""
 
     summary: str
-    """What the request does: a sentence without a subject, such as ``Delete the keyring x``."""
+    """The change as a sentence without a subject, such as ``Delete the keyring x``."""
     state: object
-    """The present state of what it changes, which can be encoded as JSON. Approval ends with it."""
+    """The present state of the changed object, which can be encoded as JSON. Approval ends with
+    it."""
     permission: Permission
     """The permission that requester and approver need."""
 
@@ -200,7 +201,8 @@ class Endpoint:
     """An example of the response, which also defines its type; None for JSON lines and text."""
     field_codes: FieldCodes
     fields: tuple[Field[Any], ...] = ()
-    """All fields: in the path if it has their name, else in the body, or the query of a GET."""
+    """All fields. Those in the path have their name there; the others are in the body, or for GET
+    in the query."""
     status: int = 200
     may_exist: bool = False
     """Whether it can return ``Existing``."""
@@ -209,7 +211,7 @@ class Endpoint:
     errors: tuple[type[Exception], ...] = ()
     """Exceptions of the handler that the error table translates."""
     codes: frozenset[Code] = frozenset()
-    """Further error codes, besides those of every request."""
+    """Error codes beyond those of every request."""
     recorded_as: GatewayOperation | None = None
     """The operation in the audit log; None: the name in the reference."""
     body_optional: bool = False
@@ -225,8 +227,8 @@ class Endpoint:
     step_up_for: Field[Any] | None = None
     """A field that needs a single-use step-up token, unless it is missing, zero or empty."""
     subject_of: Callable[[ApiCall], Awaitable[Subject | None]] | None = None
-    """Returns what a second person must approve, in tenants that require it; None: nothing. Such an
-    endpoint has no ``ask``. Raises the handler's errors."""
+    """Returns the change that a second person must approve, in tenants that require it; None:
+    nothing. Such an endpoint has no ``ask``. Raises the handler's errors."""
     during_enrollment: bool = False
     """Whether people may call it before they have their required second factor."""
     address_limit: Limit | None = None
@@ -244,7 +246,7 @@ class Endpoint:
     denial: Callable[[], ApiError] | None = None
     """Returns the error for a caller without a session, instead of 403 ERR_FORBIDDEN_001."""
     signature_header: str = ""
-    """The header with the body's signature. The body is then taken as bytes."""
+    """The header with the body's signature. The body is then read as bytes."""
 
     items: Field[Sequence[object]] | None = None
     """The field whose elements each count as one request."""
@@ -290,7 +292,7 @@ class Endpoint:
     def max_body(self) -> int:
         """The largest body in bytes: with binary fields, more than twice their sizes.
 
-        So the operation itself refuses a value that is too large. A text field larger than
+        So the operation itself limits the value's size. A text field larger than
         MAX_TEXT_BODY counts as binary, since it holds a document.
         """
         if self.items is not None:

@@ -137,11 +137,11 @@ class Field(Generic[T]):
         return bool({"array", "object"}.intersection(_types(self.schema)))
 
     def optional(self) -> "Field[T | None]":
-        """Return the field as an optional one."""
+        """Return the same field, but optional."""
         return cast("Field[T | None]", replace(self, required=False))
 
     def unless(self, other: "Field[Any]") -> "Field[T | None]":
-        """Return the field as one that another field can replace; its value is then None."""
+        """Return the same field, but replaceable by another field; its value is then None."""
         return cast("Field[T | None]", replace(self, replaced_by=other.name))
 
     def or_default(self, default: T) -> "Field[T]":
@@ -174,7 +174,7 @@ def sent_twice(name: str, where: str = "") -> FieldError:
 
 
 def _shown(name: str) -> str:
-    """Return the part of a sent name that an error may show: the name, if it can be one."""
+    """Return a sent name if it is safe to show in an error, else a replacement."""
     return name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
 
 
@@ -372,7 +372,7 @@ def text_field(
     is_valid: Callable[[str], bool] | None = is_printable,
     must: str = "",
 ) -> Field[str]:
-    """Return a field of at_least to at_most characters: printable ones, unless it has another rule.
+    """Return a field of at_least to at_most characters, printable ones by default.
 
     ``is_valid`` is None for texts that are hashed and not stored: these may have any characters.
     """

@@ -2,8 +2,8 @@
 
 The received bytes of a body count until its response was read; bytes that are not sent yet do not.
 Above MAX_HELD in total, the sender with the most bytes loses the body that began last. So a sender
-is never refused because of one that has more. A complete body waits for its turn to be handled. It
-is then in memory several times: as text, decoded, in a frame, and in a response.
+with few bytes is never refused because of one with many. A complete body waits for its turn to be
+handled. It is then in memory several times: as text, as bytes, in a frame, and in a response.
 """
 
 import asyncio
@@ -187,7 +187,7 @@ class LargeBody:
         self._timer = asyncio.get_running_loop().call_later(HANDLED_SECONDS, self.respond)
 
     def respond(self) -> None:
-        """Release its capacity: it was handled, or takes longer than HANDLED_SECONDS."""
+        """Release its capacity, because it was handled or takes longer than HANDLED_SECONDS."""
         if self._timer is not None:
             self._timer.cancel()
         if self._state is _State.HANDLED:

@@ -33,7 +33,8 @@ SINGLE = frozenset(
         b"x-vault-wrap-ttl",
     }
 )
-"""Headers that may occur only once: a proxy and this service could use different ones."""
+"""Headers that may occur only once, because a proxy and this service could otherwise use different
+ones."""
 
 _PATH = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 """The characters of RFC 3986, section 3.3. A ``%`` that begins no escape is a literal."""

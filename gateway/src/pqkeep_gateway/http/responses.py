@@ -114,7 +114,7 @@ class WholeResponse(NamedTuple):
     status: int
     content_type: bytes
     lines: bytes
-    """Its other headers, except its length."""
+    """The other headers, without the length."""
     body: bytes
 
 
@@ -235,7 +235,7 @@ async def send_lines(
     is_head: bool = False,
     gzips: bool = False,
 ) -> None:
-    """Send lines as they are created, until the client has gone; none for HEAD.
+    """Send lines as they are created, until the client has gone; no lines for HEAD.
 
     If they cannot continue, the connection is closed: a complete file has its last line.
     """

@@ -13,9 +13,9 @@ Steps 7 to 12 are in the key service: see ``pqkeep_keyservice.transaction``.
 14. Or send an error; a refusal is recorded in the audit log first.
 15. Count the request, once.
 
-A step returns None when all is done or a callback will go on, or a coroutine that waits and then
-takes the following steps. A request that finds everything in memory needs no task. A request that
-waits takes the same steps.
+A step returns None if the request is done or a callback continues it. Otherwise it returns a
+coroutine that waits and then takes the remaining steps. A request that finds everything in memory
+needs no task. A request that waits takes the same steps.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Face:
 
 
 class Resource:
-    """One path: its endpoints by method."""
+    """A path and its endpoints by method."""
 
     def __init__(
         self, path: str, endpoints: Mapping[str, Endpoint], face: Face | None = None
@@ -225,7 +225,7 @@ class Road:
         trace: Trace | None = None,
         face: Face | None = None,
     ) -> None:
-        """Take the API's endpoints, those outside it, the other pages by path, and a face."""
+        """Take the endpoints of the API, those outside it, the other pages by path, and a face."""
         self._pipeline = pipeline
         self._keys = keys
         self._trace = trace
@@ -544,7 +544,7 @@ class Road:
     def _take(
         self, passage: _Passage, step: Callable[..., Rest | None], *arguments: object
     ) -> None:
-        """Take a step; send an error if it fails, and wait in a task if it waits."""
+        """Take a step. If it fails, send an error; if it returns a coroutine, run it in a task."""
         try:
             rest = step(passage, *arguments)
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
@@ -562,7 +562,7 @@ class Road:
                 self._finish(passage, None)
 
     async def _traced(self, passage: _Passage, trace: Trace) -> None:
-        """Take all steps in one task. Its current span is the request's."""
+        """Take all steps in a single task. Its current span is the request's."""
         request = passage.request
         parent = request.headers.get(b"traceparent", b"").decode("latin-1")
         with trace(request.method, passage.row.route.path, parent) as answered:
@@ -587,7 +587,8 @@ class _FacePaths:
                 methods["PUT"] = endpoint
         self.prefix = face.prefix
         self._routes: dict[str, list[tuple[routing.Route, Resource]]] = {}
-        """By the first two parts of their paths after the prefix: Starlette tries one by one."""
+        """By the first two parts of their paths after the prefix: Starlette tries routes one by
+        one."""
         for path, methods in by_path.items():
             resource = Resource(path, methods, face)
             route = routing.Route(path, resource)

@@ -27,7 +27,7 @@ class StaticDocument:
         cache_control: str = REVALIDATE,
         gzipped: bytes | None = None,
     ) -> None:
-        """Serve a body with a type and other headers; gzipped for clients that accept it."""
+        """Serve a body with a type and further headers, gzipped for clients that accept it."""
         self._body = body
         self._gzipped = gzipped
         self._etag = f'"{sha256(body).hexdigest()[:32]}"'.encode()

@@ -187,7 +187,7 @@ class Inspection:
         return (*named, *unnamed)
 
     def _others(self, accounts: Accounts | None, degraded: Mapping[str, str]) -> Iterator[Part]:
-        """Yield the other parts that exist and are known."""
+        """Yield the other parts that exist and have a known state."""
         if accounts is not None:
             yield Part(AUDIT_LOG, degraded.get(AUDIT_LOG))
         if self._mail is not MailMode.DISABLED:

@@ -190,7 +190,7 @@ def invoice_of(
 ) -> Invoice:
     """Return an invoice in our form, with the tier and period of its last line.
 
-    A price that is no longer on sale counts as the subscription's known tier. Raises
+    A price that is no longer offered counts as the subscription's present tier. Raises
     InvalidNoticeError if there is no tier.
     """
     found = [(tiers.get(line.price, known), line.period) for line in paid.lines.data]

@@ -115,7 +115,7 @@ class StripeBilling:
         )
 
     async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
-        """Verify a notice's signature and apply it once."""
+        """Verify a notice's signature and apply the notice once."""
         self._account.verify(payload, signature)
         notice = read(payload, Notice)
         attribution = attribution.by("stripe")

@@ -23,14 +23,14 @@ DELAYS = (0, 5, 20, 60)
 ATTEMPTS_PER_DELAY = Limit(20, HOUR)
 """Failed attempts until the next delay applies. The last delay has no end while attempts go on."""
 USED_CODES = Limit(20, 15 * MINUTE)
-"""Used codes that are not counted as guesses. More of them count as failed attempts, because each
+"""Used codes that are not counted as guesses. More than that count as failed attempts, because each
 costs the service as much as a wrong code."""
 MAIL_PER_ACCOUNT = Limit(5, 15 * MINUTE)
 """Codes after a correct password, and invitations."""
 MAIL_BY_ANYBODY = Limit(2, 30 * MINUTE)
 """Password resets and sign-ups. When one is refused, an earlier one is still valid.
 
-Known and unknown networks have the same limit, so that a refusal does not tell which one it is.
+Known and unknown networks have the same limit, so that a refusal does not reveal the kind.
 """
 MAIL_PER_SOURCE = Limit(60, 15 * MINUTE)
 INVITATIONS_PER_TENANT = Limit(60, HOUR)

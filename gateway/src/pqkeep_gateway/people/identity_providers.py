@@ -141,7 +141,7 @@ def lacks_personal_claims(claims: Claims, provider: Provider) -> bool:
 def with_userinfo(claims: Claims, userinfo: bytes, provider: Provider) -> Claims:
     """Return an ID token's claims with the e-mail address and groups of UserInfo (section 5.3).
 
-    The ID token's own values take precedence. Raises InvalidProviderResponseError if UserInfo is
+    The ID token's values take precedence. Raises InvalidProviderResponseError if UserInfo is
     about another person.
     """
     try:

@@ -3,9 +3,9 @@
 A passkey counts as both factors. It is registered without attestation, so the gateway believes the
 public key that the browser reports, and needs no CBOR. The key service verifies the signatures.
 
-A challenge is not stored. It has the time, random bytes and a MAC under the pepper over both, the
-purpose and its owner: a session, or the browser of a sign-in. Its use stores a digest until it
-expires, in the transaction that stores the signature counter.
+A challenge is not stored. It has a time, random bytes, and a MAC under the pepper. The MAC covers
+both, the purpose and the owner: a session, or the browser of a sign-in. A used challenge is stored
+as a digest until it expires, in the transaction that stores the signature counter.
 """
 
 import hmac
@@ -56,7 +56,7 @@ from pqkeep_protocol.messages import Attribution, RedactedRepr, VerifySignature
 
 LIFETIME = timedelta(minutes=5)
 BROWSER_LIFETIME = timedelta(hours=12)
-"""The age of the cookie that binds challenges to a browser. Its tabs share it."""
+"""The age of the cookie that binds challenges to a browser. The tabs of a browser share it."""
 BEGINNINGS = Limit(120, MINUTE)
 """Challenges for a sign-in from one address, on each gateway."""
 TRIAL = timedelta(days=7)
@@ -90,7 +90,7 @@ _UP, _UV, _BE, _BS, _AT, _ED = 0x01, 0x04, 0x08, 0x10, 0x40, 0x80
 
 
 class RelyingParty(NamedTuple):
-    """The service as browsers know it."""
+    """The service's identity for browsers."""
 
     id: str
     """A host name."""
@@ -167,7 +167,7 @@ class WrongPasskeyError(WrongCodeError):
 
 
 class InvalidRegistrationError(Exception):
-    """A new passkey is refused. The message has the reason, for its owner."""
+    """A new passkey is refused. The message has the reason, which is shown to the owner."""
 
     def __init__(self, problem: PasskeyProblem) -> None:
         super().__init__(problem.value)
@@ -175,7 +175,7 @@ class InvalidRegistrationError(Exception):
 
 
 class NewerFactorError(Exception):
-    """The step-up was proved by a factor that is newer than the one to remove."""
+    """The step-up used a factor that is newer than the one to remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Assertion:
     authenticator_data: bytes = field(repr=False)
     signature: bytes = field(repr=False)
     user_handle: bytes | None = field(default=None, repr=False)
-    """The user's id; None if the authenticator gave none."""
+    """The user's id; None if the authenticator sent none."""
 
 
 class Ceremony(NamedTuple):
@@ -273,9 +273,11 @@ class Ceremonies:
         return text + self._mac(purpose, owner, text)
 
     def challenge_in(self, client_data: bytes, purpose: CeremonyPurpose, owner: bytes) -> bytes:
-        """Return the challenge in client data. Raises InvalidPasskeyError unless it is its owner's.
+        """Return the challenge in client data.
 
-        This check comes first and needs no database, so other responses cost little.
+        Raises InvalidPasskeyError if the challenge belongs to another owner.
+
+        This check comes first and needs no database, so that forged responses cost little.
         """
         try:
             challenge = base64url(_client_data(client_data).challenge)
@@ -345,7 +347,7 @@ class Ceremonies:
         return seen
 
     def used(self, challenge: bytes) -> UsedChallenge:
-        """Return a challenge as it is stored after its use."""
+        """Return a challenge in the form that is stored after its use."""
         digest = self._pepper.derive(Purpose.PASSKEY, b"used", challenge)
         return UsedChallenge(digest, self.now + LIFETIME)
 
@@ -496,7 +498,7 @@ class Passkeys:
     def begin_sign_in(self, browser: str, source_address: str) -> Ceremony:
         """Return a challenge for a sign-in in the browser with this cookie.
 
-        It names no passkeys, so it tells nothing of accounts. Raises TooManyAttemptsError.
+        It names no passkeys, so that it reveals no accounts. Raises TooManyAttemptsError.
         """
         self._ceremonies.count_beginning(source_address)
         return self._ceremony(CeremonyPurpose.SIGN_IN, _text(browser))

@@ -111,7 +111,7 @@ class Sessions:
         return tokens
 
     async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
-        """Return the principal of an access token; None if it is not valid.
+        """Return the principal of an access token; None if the token is not valid.
 
         Raises TooManyUnknownCredentialsError.
         """

@@ -9,9 +9,10 @@ A request with an Idempotency-Key may be repeated with its used token. A client 
 response can so get it again.
 
 A step-up can also give a proof. It covers the session's sensitive actions for five minutes, except
-those that always need their own step-up (``pqkeep_gateway.access.callers``). The proof is a token in
-its own cookie, so a copy of the access token does not include it. The database has a digest of
-token, session, user, role and end: the proof ends with the session, and when the role changes.
+those that always need a step-up of their own (``pqkeep_gateway.access.callers``). The proof is a
+token in its own cookie, so a copy of the access token does not include it. The database has a
+digest of token, session, user, role and end: the proof ends with the session, and when the role
+changes.
 """
 
 import hmac
@@ -56,7 +57,7 @@ class SteppedUp:
     token: str = field(repr=False)
     """For one action."""
     proof: str | None = field(default=None, repr=False)
-    """For the session's cookie; None if it was not asked for."""
+    """For the session's cookie; None if it was not requested."""
 
 
 class StepUpRequiredError(Exception):
@@ -64,7 +65,7 @@ class StepUpRequiredError(Exception):
 
 
 class Proofs(NamedTuple):
-    """The parts that check what a person proves."""
+    """The parts that verify a person's proof."""
 
     codes: SecondFactors
     passkeys: Passkeys
@@ -106,7 +107,7 @@ class StepUp:
     ) -> SteppedUp:
         """Step up by a passkey, a correct code or, without a second factor, a correct password.
 
-        ``for_session``: also give a proof that covers the session. Raises WrongPasskeyError,
+        ``for_session``: also return a proof that covers the session. Raises WrongPasskeyError,
         WrongCodeError, UsedCodeError, WrongPresentPasswordError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
@@ -144,7 +145,7 @@ class StepUp:
     ) -> SteppedUp | None:
         """Step up once, with the token from the provider's callback.
 
-        Returns None if the token is not valid, or the user has a second factor, which is then
+        Returns None for an invalid token, and if the user has a second factor, which is then
         required.
         """
         if kind_of(reauthentication) is not CredentialKind.REAUTHENTICATION:
@@ -283,7 +284,7 @@ class StepUpMethods:
         self._providers = tuple(providers)
 
     async def of(self, principal: SessionPrincipal) -> Methods:
-        """Return a user's methods. With second factors, they are the only ones."""
+        """Return a user's methods. If the person has second factors, only these are offered."""
         account = await self._users.get(principal.user)
         if account.has_second_factor:
             by_passkey = (StepUpMethod.PASSKEY,) if account.passkeys else ()

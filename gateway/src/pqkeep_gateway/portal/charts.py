@@ -19,7 +19,7 @@ _MAX_LABELS = 6
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One series' part of one bar."""
+    """The part of one bar that belongs to one series."""
 
     series: int
     x: float

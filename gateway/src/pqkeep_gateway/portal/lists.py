@@ -26,7 +26,7 @@ MAX_TEXT = 500
 MAX_EXPORTED = 10_000
 """Rows of one export."""
 EXPORT_PAGE = 1_000
-"""Rows that an export reads at once."""
+"""Rows that an export reads in one request."""
 MAX_SHOWN = 40
 """Characters of a token that an error repeats."""
 _MAX_POSITION_DIGITS = 9
@@ -72,7 +72,7 @@ class Filter:
     source: str = ""
     """The address of the API that suggests values for the typed beginning, which is appended."""
     pick: str = ""
-    """The place of the values in that response, such as ``keyrings.name``."""
+    """The path of the values in that response, such as ``keyrings.name``."""
     repeats: bool = False
     """Whether a query may have it several times."""
 
@@ -264,7 +264,7 @@ class ListKind:
     noun: str
     """One row: ``key``."""
     keeps: tuple[str, ...] = ()
-    """Other parameters of the page's address that its links keep."""
+    """Other parameters of the page's address, which its links keep."""
     examples: tuple[str, ...] = ()
     """Filters that the help shows."""
 
@@ -284,7 +284,7 @@ class Query:
     offset: int
     parameters: Parameters = field(default_factory=dict)
     error: str = ""
-    """What is wrong with one token, and what to do. Then the list is not read."""
+    """The problem with one token, and its solution. Then the list is not read."""
     kept: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -505,7 +505,7 @@ async def exported(
 ) -> Export:
     """Return the rows that match a query. Raises ApiError.
 
-    ``read`` takes the number of rows before a page and its limit, and returns rows and their total.
+    ``read`` takes an offset and a limit, and returns rows and their total.
     """
     if query.error:
         raise invalid(query.error, "q")

@@ -1,6 +1,6 @@
 """The Python client's call for each operation of the API.
 
-The gateway does not import the client. A test checks that each call exists, takes these arguments
+The gateway does not import the client. A test checks that each call exists, accepts these arguments
 and works.
 """
 

@@ -42,7 +42,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One line of the access table: a permission, the callers that have it, and its operations."""
+    """One line of the access table: a permission, its callers and its operations."""
 
     permission: str
     callers: frozenset[str]

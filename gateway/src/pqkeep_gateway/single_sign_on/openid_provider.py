@@ -237,7 +237,7 @@ class OpenIdProvider:
 
 
 class _TooNearError(Exception):
-    """An endpoint is in a network that is nearer to the gateway than its provider."""
+    """An endpoint is in a network closer to the gateway than its provider's."""
 
 
 class _Connection:

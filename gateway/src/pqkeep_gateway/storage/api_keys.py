@@ -123,7 +123,7 @@ class ApiKeyDraft:
 
 @dataclass(frozen=True, slots=True)
 class StoredApiKey:
-    """An API key as it was first stored, and the version that it replaced."""
+    """An API key as it was first stored, and the version that the rotation replaced."""
 
     metadata: ApiKey
     salt: bytes = field(repr=False)
@@ -184,7 +184,7 @@ class SqlApiKeys:
     async def search(self, tenant: TenantId, text: str, limit: int) -> tuple[ApiKey, ...]:
         """Return API keys with a text in their name, or with this version or these last characters.
 
-        Active and new ones come first. Only the newest MAX_SEARCHED are read.
+        Active and new API keys come first. Only the newest MAX_SEARCHED are read.
         """
         newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant)).scalar_subquery()
         is_wanted = [

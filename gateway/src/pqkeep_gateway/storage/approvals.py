@@ -1,7 +1,7 @@
 """Requests that a second person approves, in SQL.
 
-A request and the state of its subject are stored once, under the row's MAC, and never change. One
-conditional UPDATE takes a request from one state to the next, so of several decisions one counts.
+A request and the state of its subject are stored once, under the row's MAC, and never change. Each
+change of state is one conditional UPDATE, so one of several decisions counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,8 +73,8 @@ TRANSITIONS: Mapping[ApprovalState, frozenset[ApprovalState]] = MappingProxyType
         ApprovalState.INTERRUPTED: frozenset({ApprovalState.EXECUTED, ApprovalState.FAILED}),
     }
 )
-"""The next states of each state; the others are final. A waiting request expires at its time, and
-takes every other step before it."""
+"""The next states of each state; the others are final. A waiting request expires at its time; every
+other step must come before."""
 
 
 class ApprovalNotFoundError(Exception):
@@ -86,7 +86,7 @@ class AlreadyDecidedError(Exception):
 
 
 class NoOtherApproverError(Exception):
-    """Nobody else in the team may approve the request."""
+    """The team has no other member who may approve the request."""
 
 
 class TooManyApprovalsError(Exception):
@@ -106,7 +106,7 @@ class Approval:
     digest: bytes
     """SHA-256 of ``request`` (32 bytes)."""
     summary: str
-    """What it does, as a part of a sentence."""
+    """The change, as a part of a sentence."""
     subject: bytes
     """SHA-256 of the state of what it changes (32 bytes)."""
     permission: Permission
@@ -133,10 +133,10 @@ class SqlApprovals:
         self._engine = engine
 
     async def add(self, new: Approval, inviter: str, audit_event: Event) -> Approval:
-        """Store a request, and a mail to each other person that may approve it.
+        """Store a request, with a mail to each other person who may approve it.
 
-        If an equal request waits, return that one. ``inviter``: the requester's address. Raises
-        NoOtherApproverError, TooManyApprovalsError, TenantNotFoundError.
+        If an equal request already waits, return that request. ``inviter``: the requester's
+        address. Raises NoOtherApproverError, TooManyApprovalsError, TenantNotFoundError.
         """
         now = microseconds(new.requested_at)
         of_tenant = APPROVALS.c.tenant_id == new.tenant
@@ -191,7 +191,9 @@ class SqlApprovals:
     async def list(
         self, tenant: TenantId, now: datetime, part: Part = WHOLE, *, waiting: bool | None = None
     ) -> Page[Approval]:
-        """Return a tenant's requests, newest first. ``waiting``: only those that wait, or do not.
+        """Return a tenant's requests, newest first.
+
+        ``waiting``: only those that wait, or only the others.
 
         Raises PositionNotFoundError.
         """
@@ -216,7 +218,7 @@ class SqlApprovals:
         by: UserId | None = None,
         outcome: str | None = None,
     ) -> Approval:
-        """Take a request to its next state, in one conditional UPDATE; return it.
+        """Change a request's state by one conditional UPDATE; return the request.
 
         ``by``: the person that decides. Raises ApprovalNotFoundError, AlreadyDecidedError.
         """

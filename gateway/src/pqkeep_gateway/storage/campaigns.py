@@ -96,7 +96,7 @@ class Canary(Struct, frozen=True):
     ended: datetime | None = None
     """When a person ended it before its time; None: nobody did."""
     earlier: tuple[datetime, ...] = ()
-    """The times that it had before it was extended."""
+    """The earlier end times, if it was extended."""
 
     def may_have_disabled(self, until: datetime | None) -> bool:
         """Return whether this canary may have disabled a key that is disabled until a time."""
@@ -171,7 +171,7 @@ class SqlCampaigns:
         self._engine = engine
 
     async def put(self, campaign: Campaign, audit_event: Event) -> Campaign:
-        """Store a campaign, or replace one that has the name; return it as stored.
+        """Store a campaign, or replace the one with its name; return the stored campaign.
 
         Raises TenantNotFoundError, TooManyCampaignsError, and CanaryRunsError if other sources
         would replace those of a running canary.
@@ -230,7 +230,7 @@ class SqlCampaigns:
     async def close(
         self, tenant: TenantId, name: str, now: datetime, audit_event: Event
     ) -> Campaign:
-        """Close a campaign, unless it is closed; return it. Raises CampaignNotFoundError."""
+        """Close a campaign, if it is not closed; return it. Raises CampaignNotFoundError."""
         is_open = CAMPAIGNS.c.state == CampaignState.OPEN
         values = {"state": CampaignState.CLOSED, "changed_at_us": microseconds(now)}
         close = sa.update(CAMPAIGNS).where(_is_named(tenant, name), is_open).values(values)

@@ -1,4 +1,4 @@
-"""Keys elsewhere, in SQL: the list of each source, as its newest document states it."""
+"""Keys outside pqkeep, in SQL: the list of each source, from its newest document."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class SqlExternalKeys:
     async def put(
         self, tenant: TenantId, source: Source, keys: Sequence[ExternalKey], audit_event: Event
     ) -> None:
-        """Store a source, or replace the one that has the name.
+        """Store a source, or replace the one with its name.
 
         Raises TenantNotFoundError, TooManySourcesError.
         """

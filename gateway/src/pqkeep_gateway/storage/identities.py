@@ -262,7 +262,10 @@ async def _add(
 async def _link(
     connection: AsyncConnection, user: User, arrival: Arrival, provider: Provider
 ) -> None:
-    """Link a member to an identity. Raises RefusedError if the member has another one there."""
+    """Link a member to an identity.
+
+    Raises RefusedError if the member already has another one there.
+    """
     identity = arrival.person.identity
     row = {
         "issuer": identity.issuer,

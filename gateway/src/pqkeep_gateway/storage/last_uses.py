@@ -129,7 +129,10 @@ async def _save_new(
 
 
 def _update(table: sa.Table) -> sa.Update:
-    """Return the update for a credential ``of``, which is in one of the tables or in none."""
+    """Return the update of a credential's row.
+
+    ``of`` names the credential, whose table is looked up.
+    """
     at = sa.bindparam("at", type_=sa.BigInteger)
     stored = table.c.last_used_at_us
     return (

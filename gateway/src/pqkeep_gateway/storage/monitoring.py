@@ -85,7 +85,7 @@ async def find_accounts(engine: AsyncEngine) -> Accounts:
 
 
 async def find_backlog(engine: AsyncEngine) -> Backlog:
-    """Return the backlog. Raises UnavailableError."""
+    """Each has a check by one gateway. Raises UnavailableError."""
     waits = AUDIT_OUTBOX.c.refusal.is_(None)
     events = sa.select(
         sa.func.count().filter(waits),

@@ -1,4 +1,4 @@
-"""Notices in SQL: open, closed, seen by whom, and which mail has named them."""
+"""Notices in SQL: open, closed, their readers, and the mails that named them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -58,13 +58,13 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 MAX_SUBJECTS = 20
-"""Open notices of one kind of event and tenant. The oldest one makes way for another."""
+"""Open notices of one kind of event and tenant. The oldest one makes way for a new one."""
 KEPT = timedelta(days=30)
 """The time for which closed notices are kept."""
 MAX_CLOSED = 1_000
 """Closed notices that one check removes."""
 SHOWN_VIEWERS = 5
-"""People that a notice names who have seen it."""
+"""Readers that a notice names."""
 MAIL_PAUSE = timedelta(hours=1)
 """The shortest time between two mails about a tenant's notices to one person."""
 LEASE = timedelta(seconds=60)
@@ -82,7 +82,7 @@ MAX_API_KEYS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyFacts:
-    """A valid API key, as rules see it."""
+    """A valid API key, as the rules of notices see it."""
 
     version: int
     name: str | None
@@ -133,7 +133,7 @@ class Accounts:
 
 
 class NoticeNotFoundError(Exception):
-    """There is no such open notice."""
+    """The tenant has no such open notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class NoticePage:
     notices: tuple[Notice, ...]
     total: int
     unseen: int
-    """The open notices that the reader has not seen since they were raised."""
+    """The open notices that the reader has not read since they were raised."""
 
 
 class SqlNotices:
@@ -389,7 +389,7 @@ class SqlNotices:
     async def mail_digest(self, tenant: TenantId, now: datetime) -> int:
         """Store one mail to each owner and admin about all new notices; return how many mails.
 
-        There is at most one in MAIL_PAUSE, so many notices at once are one mail.
+        Each person gets at most one in MAIL_PAUSE, so many notices become one mail.
         """
         is_new = sa.or_(
             NOTICES.c.mailed_at_us.is_(None), NOTICES.c.mailed_at_us < NOTICES.c.raised_at_us
@@ -551,7 +551,7 @@ def _changes(
     found: Mapping[tuple[NoticeKind, str], Finding | None],
     now: datetime,
 ) -> list[Change]:
-    """Return the changes to open notices; None closes one."""
+    """Return the changes to open notices; None closes a notice."""
     stored = {(NoticeKind(row.kind), row.subject): row for row in rows}
     changes: list[Change] = []
     for place, finding in found.items():
@@ -627,7 +627,7 @@ async def _settings(connection: AsyncConnection, tenant: TenantId) -> Settings:
 
 
 def _unseen(query: sa.Select[Any], tenant: TenantId, reader: UserId) -> sa.Select[Any]:
-    """Restrict a query to a tenant's open notices that a person has not seen since they rose."""
+    """Restrict a query to a tenant's open notices that a person has not read since their rise."""
     has_seen = sa.exists().where(
         NOTICE_VIEWS.c.notice_id == NOTICES.c.id,
         NOTICE_VIEWS.c.user_id == reader,
@@ -660,7 +660,7 @@ View = tuple[UUID, str, int]
 async def _views(
     connection: AsyncConnection, notices: Sequence[UUID]
 ) -> Mapping[UUID, Sequence[View]]:
-    """Return who has seen each notice, by time."""
+    """Return the readers of each notice, by time."""
     query = (
         sa.select(
             NOTICE_VIEWS.c.notice_id,
@@ -679,7 +679,7 @@ async def _views(
 
 
 def _seen(notice: Notice, views: Iterable[View], reader: UserId | None) -> Notice:
-    """Return a notice with its viewers since it was raised."""
+    """Return a notice with its readers since it was raised."""
     raised_us = microseconds(notice.raised_at)
     current = [view for view in views if view[2] >= raised_us]
     return replace(

@@ -68,7 +68,7 @@ class Passkey:
     is_syncable: bool
     """Whether it can be copied to the person's other devices."""
     is_synced: bool
-    """Whether it was copied, at its last use."""
+    """Whether its last use showed that it is backed up or synced."""
     transports: tuple[str, ...]
     name: str
     created_at: datetime
@@ -193,8 +193,8 @@ class SqlPasskeys:
     ) -> Use:
         """Use up a challenge, and store the counter of a use.
 
-        One transaction decides, so a response has one effect. The counter must be higher than the
-        stored one, unless both are 0 (Web Authentication, section 6.1.1).
+        The whole decision is one transaction, so a response has one effect. The counter must be
+        higher than the stored one, unless both are 0 (Web Authentication, section 6.1.1).
         """
         is_passkey = PASSKEYS.c.id == passkey.id
         query = sa.select(PASSKEYS).where(is_passkey).with_for_update()

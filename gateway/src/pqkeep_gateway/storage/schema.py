@@ -567,7 +567,7 @@ CAMPAIGN_SCANS = Table(
     Column("unreadable", BigInteger, nullable=False),
     ForeignKeyConstraint(["tenant_id", "campaign"], ["campaigns.tenant_id", "campaigns.name"]),
 )
-"""The newest scan of each place. ``digest``: SHA-256 of the scan's file. ``counts``: JSON."""
+"""The newest scan of each place. ``digest``: The newest scan of each place. ``counts``: JSON."""
 
 EXTERNAL_KEYS = Table(
     "external_keys",

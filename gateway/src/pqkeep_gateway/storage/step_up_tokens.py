@@ -87,9 +87,9 @@ class SqlStepUpTokens:
         return None if row is None else Grant(row[0], time_of(row[1]))
 
     async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
-        """Use a session's reauthentication once, in one conditional UPDATE.
+        """Use up a session's reauthentication in one conditional UPDATE.
 
-        Returns whether it had one with this digest.
+        Return False if the session had none with this digest.
         """
         use_up = (
             sa.update(SESSIONS)

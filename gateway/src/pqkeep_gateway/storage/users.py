@@ -150,7 +150,7 @@ class SqlUsers:
     async def save_first_day(
         self, user: UserId, *, dismissed: bool | None, checkpoint_kept: bool | None
     ) -> None:
-        """Store what the user said about their first day. None keeps a value."""
+        """Store the user's choice about the list of first steps. None keeps a value."""
         stated = {"first_day_dismissed": dismissed, "checkpoint_kept": checkpoint_kept}
         values = {name: value for name, value in stated.items() if value is not None}
         if not values:

@@ -338,7 +338,7 @@ class SqlWebhooks:
         return True
 
     async def forget(self, now: datetime) -> None:
-        """Remove finished messages that are older than KEPT."""
+        """Remove finished messages older than KEPT."""
         columns = WEBHOOK_DELIVERIES.c
         is_old = sa.and_(
             columns.created_at_us < microseconds(now - KEPT),
@@ -488,7 +488,7 @@ async def _tell(connection: AsyncConnection, webhook: Webhook, now: datetime) ->
 
 
 def target_of(webhook: Webhook) -> str:
-    """Return what the audit log calls a webhook: its name and its id."""
+    """Return a webhook's name in the audit log: its name and its id."""
     return f"{webhook.name}/{webhook.id}"
 
 

@@ -94,7 +94,7 @@ class ApiKeys:
         return self._new_api_key(tenant.id, plaintext, draft, stored, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys by version: MAX_LISTED, the valid ones and the newest others.
+        """Return a tenant's API keys by version: MAX_LISTED, first valid and then newest ones.
 
         A past overlap is not shown.
         """

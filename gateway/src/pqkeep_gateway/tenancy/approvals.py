@@ -110,9 +110,9 @@ class Approvals:
         return date_of(self._clock())
 
     async def file(self, new: NewApproval, by: SessionPrincipal, who: Attribution) -> Approval:
-        """Store a request, and tell those that may approve it.
+        """Store a request, and mail everyone who may approve it.
 
-        If an equal request waits, return that one. Raises NoOtherApproverError,
+        If an equal request already waits, return that request. Raises NoOtherApproverError,
         TooManyApprovalsError.
         """
         now = self.now()
@@ -139,7 +139,7 @@ class Approvals:
         """Check that a person may decide a request.
 
         It must be another person, with the request's permission, who was a member before the
-        request. So requesters cannot leave, join again and decide their own request. Raises
+        request. So requesters cannot leave, join again and decide their own requests. Raises
         AlreadyDecidedError, OwnRequestError, NotAnApproverError.
         """
         if approval.at(self.now()) is not ApprovalState.WAITING:
@@ -188,7 +188,7 @@ class Approvals:
     async def withdraw(
         self, approval: Approval, by: SessionPrincipal, who: Attribution
     ) -> Approval:
-        """Withdraw one's own request. Raises AlreadyDecidedError, NotTheRequesterError."""
+        """Withdraw a request as its requester. Raises AlreadyDecidedError, NotTheRequesterError."""
         if by.user != approval.requester:
             raise NotTheRequesterError
         return await self._change(

@@ -57,8 +57,9 @@ class Deletions:
         self._audit_delivery = audit_delivery
         self._clock = clock
         self._cancelled: set[TenantId] = set()
-        """The tenants whose destruction the last comparison found cancelled. If the next one finds
-        the same, the deletion is cancelled here too: a cancelling request has finished by then."""
+        """The tenants whose destruction the last comparison found cancelled. If the next look gives
+        the same result, the deletion is cancelled here too, because a cancelling request has
+        finished by then."""
         self._answering: set[int] = set()
         """The indexes of key services that responded to the last request."""
 
@@ -67,8 +68,8 @@ class Deletions:
 
         The key service may have a longer minimum. A time that is already set remains. Raises
         NotSuspendedError, TenantNotFoundError, BilledElsewhereError, and KeyServiceError: then the
-        key service is informed later, unless it has an earlier cancellation. That one remains, and
-        cancels this deletion.
+        key service is informed later, unless it has an earlier cancellation. The cancellation
+        stays, and cancels this deletion.
         """
         at = self._now() + timedelta(days=days)
         scheduled = event(

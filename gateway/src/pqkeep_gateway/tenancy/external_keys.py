@@ -1,7 +1,7 @@
-"""Keys that live elsewhere, as a bill of materials of CycloneDX describes them.
+"""Keys outside pqkeep, as a bill of materials of CycloneDX describes them.
 
 Only short, checked texts of a document are kept, and never the document itself. A document that
-contains a private key is refused, so that its owner learns of the mistake.
+contains a private key is refused, so that its owner notices the mistake.
 """
 
 import re
@@ -171,7 +171,7 @@ def _key(component: _Component, algorithms: Mapping[str, _Component]) -> Externa
 
 
 def _algorithms(components: Sequence[_Component]) -> dict[str, _Component]:
-    """Return the algorithm by the reference to it, or to a key that refers to it."""
+    """Return the algorithm with this reference, or of the key with this reference."""
     assets = {component.bom_ref: component for component in components if component.bom_ref}
     algorithms = {
         reference: asset

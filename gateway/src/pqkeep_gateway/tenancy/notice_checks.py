@@ -1,9 +1,9 @@
 """Checks the notices of all tenants in the background, and at once after an event.
 
 A gateway claims the longest due tenants, gets their facts and applies the rules. Another gateway
-takes over if it ends. The checks pause in proportion to their own time, so they give way to requests:
-where the databases are busy, a check takes longer, and so does its pause. A request that changes a
-key, an API key or a member makes its tenant due at once.
+takes over if it ends. The pause after a check is proportional to its duration, so checks give way
+to requests: if the databases are busy, a check takes longer, and so does the pause. A request that
+changes a key, an API key or a member makes its tenant due at once.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class NoticeChecks:
     async def settle(self, tenant: TenantId) -> None:
         """Check a tenant now if an event was noted, so that a list shows its consequence.
 
-        A check of the tenant that has begun already is waited for, at most SETTLE_SECONDS.
+        Check a tenant now if an event is waiting, so that a list shows its effect.
         """
         if tenant in self._begun:
             with suppress(TimeoutError):

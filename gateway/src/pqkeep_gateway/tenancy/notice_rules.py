@@ -1,6 +1,6 @@
 """The rules of a tenant's notices: functions of facts, without I/O.
 
-A rule returns what it found, or None. It is asked only if its facts are known. So a key service that
+A rule returns what it found, or None. It runs only if its facts are known. So a key service that
 does not respond closes no notice.
 """
 
@@ -138,7 +138,7 @@ def _too_powerful(facts: Facts) -> Finding | None:
 
 
 def _excess(key: ApiKeyFacts, now: datetime, longest: timedelta) -> str:
-    """Return why an API key may do more than it needs; empty if it does not."""
+    """Return the reason why an API key's rights are too wide, empty if they are not."""
     if key.scopes is None:
         return "has no scopes"
     is_observed = key.created_at + longest <= now < key.last_active_at + longest

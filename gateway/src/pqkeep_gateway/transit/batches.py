@@ -224,7 +224,7 @@ def text_form(version: object, data: object) -> str:
 
 
 def parts_of(text: str, what: str, *, verify: str = "") -> tuple[int, str]:
-    """Return the key version and the base64 of a text. ``what`` it is, for messages.
+    """Return the key version and the base64 of a text. ``what``: the field's name, for messages.
 
     Raises TransitError.
     """

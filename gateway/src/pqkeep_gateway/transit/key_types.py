@@ -1,4 +1,4 @@
-"""The types of keys: what clients of Vault Transit call them, and the algorithms that they are.
+"""The key types of Vault Transit, and their algorithms.
 
 A type is stored with its keyring as one text, with a parameter set after a slash where the type has
 several: ``ml-dsa/65``.

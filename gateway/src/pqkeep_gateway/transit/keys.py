@@ -99,7 +99,7 @@ class Ensured(NamedTuple):
 
     key_type: KeyType
     notices: Sequence[RuleNotice]
-    """The rule that will end the creation of such keys, if it was created."""
+    """The rule that will end the creation of such keys, if a key was created."""
 
 
 class TransitKeys:
@@ -229,7 +229,7 @@ class TransitKeys:
         return await self._shown(call)
 
     async def list_(self, call: ApiCall) -> Document:
-        """List the names of the keys, in their order; 404 if there are none."""
+        """List the names of the keys, in order; 404 if there are none."""
         limit, after = call[_LIMIT] or 0, call[_AFTER] or None
         names: list[str] = []
         while True:

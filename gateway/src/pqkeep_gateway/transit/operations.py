@@ -65,7 +65,7 @@ class Operations:
     async def run(self, name: str, call: ApiCall, values: Mapping[str, object]) -> Any:
         """Return the data of an operation's response. ``values``: its fields; None is left out.
 
-        A refusal is recorded as one of that operation. Raises ApiError.
+        A refusal is recorded as a refusal of that operation. Raises ApiError.
         """
         return (await self.run_warned(name, call, values))[0]
 
@@ -101,8 +101,8 @@ class Operations:
     ) -> Sequence[Outcome]:
         """Run an operation with the call's key for each item; return their outcomes.
 
-        ``name``: that of the endpoint for one item. The quota counts each item once; the caller
-        counts them against the rate limit. Raises ApiError.
+        ``name``: the endpoint for one item. The quota counts each item once. The caller counts
+        items against the rate limit. Raises ApiError.
         """
         endpoint = self._endpoints[f"{name}_batch"]
         if endpoint.outcomes is None:
@@ -129,14 +129,14 @@ class Operations:
         return outcomes
 
     async def count_further_request(self, call: ApiCall) -> None:
-        """Count one more request of a call that needs many. Raises RateLimitedError."""
+        """Count one more request, for a call that needs several. Raises RateLimitedError."""
         await self.admission.count_items(call.tenant, 2)
 
     async def key_type(self, call: ApiCall, operation: Operation) -> KeyType:
         """Return the type of the call's key, for an operation that the caller may do with it.
 
-        Raises ScopeDeniedError before it looks for the key: whether one exists is told only to
-        callers that may use it. Raises ApiError; its kind is KEYRING_NOT_FOUND without the key.
+        Raises ScopeDeniedError before it looks for the key, because only permitted callers may know
+        whether it exists. Raises ApiError; its kind is KEYRING_NOT_FOUND without the key.
         """
         name = call[NAME]
         algorithms_in_scope(call.principal.scopes, operation, name, Algorithm)

@@ -41,7 +41,7 @@ REFUSALS: Mapping[tuple[str, str], str] = {
 
 
 def refuse(reason: str) -> Callable[[ApiCall], Awaitable[Document]]:
-    """Return a handler that refuses each call."""
+    """Return a handler that refuses every call."""
 
     async def handler(call: ApiCall) -> Document:
         raise TransitError(reason)

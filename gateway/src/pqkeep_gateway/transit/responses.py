@@ -49,7 +49,7 @@ class TransitError(ApiError):
 
 
 def not_found(*messages: str) -> TransitError:
-    """Return 404: the key service has recorded that the key is not there, or it is not a key."""
+    """Return 404, because the key service recorded an unknown key, or the name is not a key's."""
     return TransitError(*messages, code=Code.NOT_FOUND_001, is_recorded=True)
 
 

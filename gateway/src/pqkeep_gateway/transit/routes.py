@@ -43,7 +43,7 @@ class Row:
     method: str
     path: str
     operation: str
-    """The name of the API's endpoint: it has the permission, and the scopes name it."""
+    """The name of the API's endpoint, which has the permission and the scopes' name."""
     handler: Callable[[ApiCall], Awaitable[Document | Warned]]
     fields: tuple[Field[Any], ...] = ()
     """The fields of the body or query."""
@@ -195,7 +195,7 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 async def _check_head(call: ApiCall, find_tenant: FindTenant) -> None:
-    """Refuse headers that ask for something that is not there. Raises TransitError."""
+    """Refuse headers that request a missing feature. Raises TransitError."""
     headers = {} if call.head is None else call.head.headers
     if headers.get(WRAP_TTL, b"0").strip() not in {b"", b"0"}:
         raise TransitError(

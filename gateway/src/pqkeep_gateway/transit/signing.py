@@ -210,7 +210,7 @@ def _hash_of(call: ApiCall) -> str:
 
 
 def _check_signing(call: ApiCall, key_type: KeyType) -> None:
-    """Refuse what would ask for another signature. Raises TransitError."""
+    """Refuse parameters that request another kind of signature. Raises TransitError."""
     if call[_SIGNATURE_ALGORITHM]:
         raise TransitError(
             f"signature_algorithm is refused: it is for RSA keys, and this key is of type"

@@ -97,7 +97,7 @@ class System:
         )
 
     async def leader(self, call: ApiCall) -> Document:
-        """Tell that there is no other node to ask."""
+        """Say that there is no other node."""
         return document(
             {
                 "ha_enabled": False,
@@ -109,7 +109,7 @@ class System:
         )
 
     async def is_initialised(self, call: ApiCall) -> Document:
-        """Tell that the server is initialised: it is so before it listens."""
+        """Say that the server is initialised, which it is before it listens."""
         return document({"initialized": True})
 
     async def mounts(self, call: ApiCall) -> Document:
@@ -117,15 +117,15 @@ class System:
         return success(call, {f"{MOUNT}/": _MOUNT})
 
     async def ui_mounts(self, call: ApiCall) -> Document:
-        """List the one mount, as the user interface asks for it."""
+        """List the only mount, as the user interface requests it."""
         return success(call, {"auth": {}, "secret": {f"{MOUNT}/": _MOUNT}})
 
     async def ui_mount(self, call: ApiCall) -> Document:
-        """Return the one mount, in which a path is."""
+        """Return the only mount, which contains the path."""
         return success(call, {**_MOUNT, "path": f"{MOUNT}/"})
 
     async def look_up_self(self, call: ApiCall) -> Document:
-        """Return the API key that calls, as a token."""
+        """Return the calling API key as a token."""
         own = await self._own(call)
         seconds = self._seconds(own)
         return success(

@@ -21,7 +21,7 @@ MAX_BATCH = 1_000
 
 
 Then = Callable[[CommitOutcome | None], None]
-"""Takes a record's outcome, or None if it could not be written."""
+"""Called with a record's outcome, or with None if the record could not be written."""
 
 
 class _Waiting(NamedTuple):

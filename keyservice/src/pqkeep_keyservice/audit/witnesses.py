@@ -54,7 +54,7 @@ _LOG = logger(__name__)
 SECONDS = 60.0
 """The pause between two submissions to a witness, and after a first failure."""
 LEASE_SECONDS = 30.0
-"""The time that one gateway has for a submission. It gives up earlier."""
+"""The time that one gateway has for a submission. The gateway gives up before that."""
 LONGEST_PAUSE_SECONDS = 3600.0
 CLOCK_SECONDS = 600
 """Seconds by which a witness's clock may be ahead."""

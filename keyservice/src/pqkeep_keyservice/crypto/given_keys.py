@@ -36,7 +36,7 @@ _SMALL_ORDER = frozenset(
     }
 )
 """The y coordinates of the points of Ed25519 with a small order, in all of their encodings. Under
-such a key a signature that fits one message can fit any message."""
+such a key, a signature can be valid for any message."""
 
 
 def verify(

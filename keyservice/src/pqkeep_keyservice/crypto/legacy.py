@@ -210,7 +210,7 @@ def _is_for_pss_only(document: Secret) -> bool:
 
 _ID_RSASSA_PSS = bytes.fromhex("06092a864886f70d01010a")
 _HEADER = 32
-"""Bytes of a document in which its algorithm begins."""
+"""A document's algorithm begins within this many bytes."""
 
 
 def require_parameters(public: rsa.RSAPublicKey) -> None:
@@ -229,8 +229,8 @@ def require_parameters(public: rsa.RSAPublicKey) -> None:
 def _agree(numbers: rsa.RSAPrivateNumbers) -> bool:
     """Return whether a private key's numbers are those of RFC 8017, section 3.2.
 
-    The library also tests the primes, which takes seconds for 4096 bits and hours for longer ones. A
-    number that is no prime makes a weak key, as other bad primes do. That harms its owner only.
+    The library also tests the primes, which takes seconds for 4096 bits and hours for longer ones.
+    A composite number makes a weak key, as other bad primes do. Only its owner is harmed.
     """
     p, q, d = numbers.p, numbers.q, numbers.d
     modulus, exponent = numbers.public_numbers.n, numbers.public_numbers.e

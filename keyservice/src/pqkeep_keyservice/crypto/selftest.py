@@ -86,8 +86,8 @@ def require_kems() -> None:
 def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
     """Test the cryptography of a worker process for signatures. Raises SelfTestError.
 
-    A worker that signs tests signing with the fastest scheme only. The others would take seconds,
-    and every signature is verified before its release anyway.
+    A worker that signs tests signing with the fastest scheme only. Tests of the others would take
+    seconds, and every signature is verified before its release anyway.
     """
     responses = _read()
     _require(

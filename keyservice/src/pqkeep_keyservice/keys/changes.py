@@ -58,7 +58,7 @@ class RootKeyAdded:
 
 @dataclass(frozen=True, slots=True)
 class RootKeysDropped:
-    """Removes all root keys but the newest. Stale if one of them still seals a seed."""
+    """Removes all root keys but the newest. It is stale if one of them still seals a seed."""
 
     newest: int
 
@@ -83,7 +83,10 @@ class RulesChange:
 
 @dataclass(frozen=True, slots=True)
 class TenantLeft:
-    """Replaces all data of a tenant with its bundle. Stale if the tenant has other data by then."""
+    """Replaces all data of a tenant with its bundle.
+
+    The change is stale if the tenant has other data by then.
+    """
 
     tenant: TenantId
     keys: tuple[KeyVersions, ...]

@@ -265,8 +265,8 @@ class KeyVersions:
     def with_disabled(self, version: KeyVersion, until: datetime | None = None) -> "KeyVersions":
         """Disable a key until a time; None: until it is enabled. Raises KEY_STATUS.
 
-        A key that is disabled without a time, or until a later one, does not change: only enabling
-        ends that.
+        A key that is disabled for longer, or without a time, does not change: only enabling ends
+        that.
         """
         entry = self._not_archived(version)
         if entry.disabled_from is not None:

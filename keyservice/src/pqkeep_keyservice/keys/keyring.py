@@ -126,7 +126,7 @@ class Keyring:
     def with_destruction_scheduled(self, at: datetime, *, renews: bool = True) -> "Keyring":
         """Set the time of destruction of the tenant's private keys, unless it is already set.
 
-        Unless it ``renews``, a cancelled destruction stays cancelled.
+        With ``renews``, a cancelled destruction is scheduled again.
         """
         planned = self.destruction
         if planned is None or (renews and planned.state is DestructionState.CANCELLED):
@@ -170,7 +170,7 @@ class Keyring:
         return replace(self, destruction=destruction, revision=self.revision + 1)
 
     def with_new_mac(self) -> "Keyring":
-        """Return the next revision without other changes, so that it gets a new MAC."""
+        """Return the next revision, which differs in its MAC only."""
         return replace(self, revision=self.revision + 1)
 
 

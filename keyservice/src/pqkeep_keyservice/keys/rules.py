@@ -75,7 +75,7 @@ class RuleSet:
     ) -> Assessment | None:
         """Return the strictest rule for a use; None if no rule warns of it or denies it.
 
-        A keyring of None is that of another owner's public key. Among equally strict rules, the
+        None as the keyring means another owner's public key. Among equally strict rules, the
         first by name counts.
         """
         rules = self._of_use.get((algorithm, use))
@@ -134,7 +134,7 @@ class RuleSet:
         return self._with(*(rule for rule in self.rules if rule is not gone))
 
     def with_new_mac(self) -> "RuleSet":
-        """Return the next revision without other changes, so that it gets a new MAC."""
+        """Return the next revision, which differs in its MAC only."""
         return replace(self, revision=self.revision + 1)
 
     def is_weaker_than(self, old: "RuleSet", now: datetime) -> bool:

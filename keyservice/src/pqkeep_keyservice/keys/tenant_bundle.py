@@ -224,7 +224,7 @@ class TransferKey:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BundleSeal:
-    """Seals one bundle, or opens it."""
+    """Seals or opens one bundle."""
 
     move: Move
     _header: bytes

@@ -131,7 +131,7 @@ def newest_checkpoints(connection: sa.Connection) -> tuple[Checkpoint, ...]:
 
 
 def find_counted(connection: sa.Connection) -> CountedLog | None:
-    """Return the checkpoint up to which uses are counted; None if none has exactly these."""
+    """Return the checkpoint up to which uses are counted, or None."""
     query = (
         sa.select(
             AUDIT_CHECKPOINTS.c.log_id,

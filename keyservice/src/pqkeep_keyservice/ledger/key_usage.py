@@ -371,6 +371,6 @@ def remove_tenant_counts(connection: sa.Connection, tenant: TenantId) -> None:
 def add_tenant_counts(
     connection: sa.Connection, tenant: TenantId, counts: Sequence[CountRow]
 ) -> None:
-    """Add counts to a tenant's own. The whole log's counts cover only its own records."""
+    """Add counts to a tenant's own. The log's own counts change only by its own records."""
     rows = [(str(tenant), *count) for count in counts]
     add_all(connection, OPERATION_COUNTS, adding_counts, rows)

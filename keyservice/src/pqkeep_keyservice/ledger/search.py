@@ -1,7 +1,7 @@
 """Queries of the audit log. Each reads at most MAX_SCANNED records, found by an index.
 
-Ids grow by one, and so do a tenant's numbers, in the same order. So a part of the log is a range of
-either. Rare kinds of records have their own indexes: see RARE in schema.py.
+Ids grow by one. A tenant's numbers grow by one, too, in the same order. So a part of the log is a
+range of either. Rare kinds of records have their own indexes: see RARE in schema.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -380,7 +380,7 @@ def newest_key_revision(
 def by_principal(
     column: sa.ColumnElement[str], principal: str | None
 ) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition for a principal: complete, without its name, or its name alone."""
+    """Return the condition for a principal, given with its name, without it, or by it alone."""
     if principal is None:
         return ()
     with_name = _begins_with(column, f"{principal}/")

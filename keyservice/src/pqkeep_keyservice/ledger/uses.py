@@ -43,7 +43,7 @@ NO_KEYRING, NO_VERSION = "", 0
 EVER = 0
 """The month of USE_PRINCIPALS that stands for all time."""
 MAX_MERGED = 500
-"""The most rows that one checkpoint merges into months."""
+"""The most rows that one checkpoint replaces by months."""
 MAX_KNOWN = 100_000
 """The most principals in memory."""
 MAX_MOVED = 200_000
@@ -99,7 +99,10 @@ def first_single_day(newest: int) -> int:
 
 
 class Counting:
-    """What the counting of uses remembers between checkpoints. The tables have it too."""
+    """What the counting of uses remembers between checkpoints.
+
+    The state of the counting of uses between checkpoints. The tables have the same counts.
+    """
 
     def __init__(self, epoch: int = 0) -> None:
         """Know nothing. ``epoch`` is the writer's, because another may count in between."""

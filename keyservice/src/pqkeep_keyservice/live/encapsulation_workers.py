@@ -38,7 +38,7 @@ busy."""
 SECONDS = 5.0
 """The time after which a silent worker is ended. 128 encapsulations take milliseconds."""
 SECONDS_BETWEEN_STARTS = 60.0
-"""The time between two starts of one worker: the cause of its end may end the next one too."""
+"""The time between two starts of one worker, because the cause of its end may persist."""
 BUFFER = 1 << 20
 """A buffer's bytes: more than 128 encapsulations have."""
 PUBLIC_KEYS = 100

@@ -18,8 +18,8 @@ LIFETIME_SECONDS = float(IMPORT_KEY_SECONDS)
 PER_TENANT = 16
 """Import keys of one tenant. One more drops the tenant's oldest."""
 CAPACITY = 4_096
-"""Import keys of all tenants. One more drops the oldest of the tenant with the most, so that no
-tenant can block the others."""
+"""Import keys of all tenants. One more drops the oldest import key of the tenant with the most, so
+that no tenant blocks the others."""
 
 
 class ImportKeyName(NamedTuple):

@@ -69,7 +69,8 @@ class RevisionCache(Generic[N, V]):
         self._writer = writer
         self._find = find
         self._cached: dict[Hashable, V] = {}
-        """The oldest first. Noting the last use would take longer than all other work here."""
+        """The oldest first. The oldest first. The order of last use is not kept: it would cost more
+        than all other work here."""
         writer.on_change(self.clear)
 
     def clear(self) -> None:
@@ -116,7 +117,7 @@ KeyringCache: TypeAlias = RevisionCache[KeyringId, Keyring]
 
 CAPACITY = 1_000
 PUBLIC_CAPACITY = 10_000
-"""As many as keys in memory. An expanded public key takes 7 to 11 KB."""
+"""Entries of the cache: as many as keys in memory. An expanded public key takes 7 to 11 KB."""
 SECONDS = 60.0
 
 KeyId = tuple[TenantId, KeyringName, Algorithm, KeyVersion, bytes]

@@ -28,7 +28,7 @@ class TenantGate:
         self._writer = store.writer
         self._writer.on_change(self._forget)
         self.is_open = False
-        """Whether all calls are admitted. A call then adds one to ``uncounted`` while it runs.
+        """Whether all calls are admitted. Each call then increments ``uncounted`` while it runs.
 
         At its end, if the gate is no longer open, it calls ``left``.
         """

@@ -48,8 +48,8 @@ class WorkerProcess:
     def __init__(self, initialise: Callable[..., None], *arguments: object) -> None:
         """Start nothing yet. The process starts at the first work, and first runs ``initialise``.
 
-        A pool needs semaphores, which are files, and a process that removes them; so it is created
-        on demand. Raises OSError now if the files could not be created later.
+        A pool needs semaphores, which are files, and a process that removes them, so it is created
+        when it is needed. Raises OSError now if the files could not be created later.
         """
         self._initialise = initialise
         self._arguments = arguments

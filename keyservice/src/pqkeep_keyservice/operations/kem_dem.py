@@ -159,8 +159,8 @@ def decapsulate(request: Decapsulate, context: Context) -> OperationResult:
 async def decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> OperationResult:
     """Decrypt or unwrap. After a failure, tell a wrong algorithm from a damaged ciphertext.
 
-    Raises DECRYPTION_FAILED. Raises ALGORITHM_MISMATCH if the same version of the keyring's key for
-    another permitted KEM decrypts it. The record names the tried algorithms.
+    Raises DECRYPTION_FAILED. Raises ALGORITHM_MISMATCH if the key for another permitted KEM, with
+    the same version and keyring, decrypts it. The record names the tried algorithms.
     """
     try:
         return _decrypt_or_unwrap(request, context)

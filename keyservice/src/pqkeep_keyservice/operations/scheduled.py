@@ -157,7 +157,7 @@ def _reason(keyring: KeyringName) -> str:
 def _next_destruction(versions: KeyVersions, now: datetime, reason: str) -> DueChange | None:
     """Return the next change towards destroying all versions of a key, or None.
 
-    An active version is retired first, as it is when a person archives it.
+    An active version is retired first, as before any archiving.
     """
     for entry in versions.entries:
         if entry.info.status is KeyStatus.ARCHIVED:

@@ -97,7 +97,7 @@ def signable_of(request: _Sign | VerifyRequest) -> Signable:
 
 
 def _legacy_signable_of(request: VerifyRequest) -> Signable:
-    """Return the input of a legacy scheme, which signs a digest as it signs its message.
+    """Return the input of a legacy scheme. A message and its digest give the same signature.
 
     Raises UNSUPPORTED for a context, and for a hash function that is not the algorithm's.
     """

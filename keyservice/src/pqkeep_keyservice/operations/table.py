@@ -55,8 +55,8 @@ class Row(NamedTuple):
     changes_key: bool = False
     """Whether requests for one key run one after another."""
     use: RuleUse | None = None
-    """The use that rules are asked about before the operation runs; None if it asks them itself,
-    or makes no new data."""
+    """The use that rules are asked about before the operation runs; None if the operation asks the
+    rules itself, or makes no new data."""
 
 
 def _plain(run: RunFromMemory) -> Row:

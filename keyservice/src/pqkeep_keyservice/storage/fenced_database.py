@@ -376,7 +376,7 @@ class FencedDatabase:
             await asyncio.sleep(RENEW_SECONDS)
 
     def _lost(self, session: Session, why: str) -> None:
-        """Give up a session, and start to open another one."""
+        """Give up a session, and begin to open a new one."""
         if self._session is not session:
             return
         self._session = None

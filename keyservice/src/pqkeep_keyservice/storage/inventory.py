@@ -53,7 +53,7 @@ class InventoryPage(NamedTuple):
     has_more: bool
     operations: dict[Place, list[OperationUses]]
     principals: dict[Place, list[PrincipalUses]]
-    """One more than requested if there are more."""
+    """At most the requested number and one more, which shows that there are more."""
     unattributed: tuple[UnattributedUses, ...]
     has_other_principals: bool
 

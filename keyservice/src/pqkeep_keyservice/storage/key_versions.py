@@ -441,7 +441,7 @@ def list_archives(
 ) -> list[ScheduledArchive]:
     """Return key versions that are to be archived, in order, behind one of them.
 
-    Rows that were changed in the database are listed as they are: only operations check them.
+    Return key versions that are to be archived, in order, after a given one.
     """
     order = KEYS.c.tenant_id, KEYS.c.keyring, KEYS.c.algorithm, KEYS.c.version
     query = sa.select(*order, KEYS.c.archive_at_us).where(KEYS.c.archive_at_us.is_not(None))

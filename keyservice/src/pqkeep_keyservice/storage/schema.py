@@ -95,8 +95,8 @@ KEYRING_COUNTS = Table(
     Column("tenant_id", Uuid, primary_key=True),
     Column("keyrings", Integer, nullable=False),
 )
-"""The number of a tenant's keyrings except the default one and those that are gone. So a new
-keyring need not count them."""
+"""The number of a tenant's keyrings, without the default one and the destroyed ones. So a new
+keyring needs no count of the rows."""
 
 TENANT_RULES = Table(
     "tenant_rules",

@@ -213,7 +213,7 @@ class KeyStore:
         return await self.database.read(is_idempotency_key_used, tenant, idempotency)
 
     async def announce_backup(self, backup: AnnounceBackup) -> NewestBackup | None:
-        """Note a backup. Return the newest one, or None if it cannot be of this database."""
+        """Note a backup. Return the newest one, or None if this one is not of this database."""
         newest = await self.database.write(announce_backup, backup)
         if newest is not None:
             self.newest_backup = newest

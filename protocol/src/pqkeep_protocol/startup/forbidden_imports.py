@@ -1,6 +1,6 @@
 """Makes forbidden imports fail in a process.
 
-The import contracts prove that pqkeep's own code has none of them. Libraries may still try: the
+The import contracts prove that pqkeep's own code imports none of them. Libraries may still try: the
 Redis client imports cryptography, and structlog imports rich, if they are installed. A forbidden
 package looks to them as if it were missing.
 """

@@ -27,7 +27,7 @@ def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next large body.
 
     The kernel clears each page that it hands out, which took longer than all the work on a body of
-    1 MiB. Other C libraries are left as they are.
+    1 MiB. Other C libraries are not changed.
     """
     mallopt = getattr(_LIBC, "mallopt", None)
     if mallopt is not None:

@@ -35,7 +35,7 @@ _ADVICE: Mapping[str, str] = {
 }
 """The advice for each SQLSTATE."""
 _PERMANENT = frozenset({"28P01", "28000", "3D000", "42501"})
-"""States in which another try fails too."""
+"""States in which a retry fails too."""
 _READ_ONLY = "TargetServerAttributeNotMatched"
 _MISCONFIGURED = "ClientConfigurationError"
 """Names of errors of asyncpg."""

@@ -39,7 +39,7 @@ def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None)
     """Return the content of a file of at most 64 KiB that no other user can access.
 
     The owner must be this process's user, root or the user id ``also_owned_by``. Raises
-    ConfigError, which says ``what`` the file should hold and repeats none of it.
+    ConfigError. Its message says what the file should hold (``what``), and quotes nothing of it.
     """
     with open_secret_file(path, what, also_owned_by=also_owned_by) as file:
         data = file.read(MAX_SIZE + 1)

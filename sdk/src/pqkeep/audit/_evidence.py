@@ -1,10 +1,10 @@
 """Collects everything in the files except records: log ids, keys, and verified checkpoints.
 
 Signatures are ML-DSA-65 (FIPS 204) or SLH-DSA-SHA2-128s (FIPS 205). Their libraries are imported
-for the first signature. They come with the extra ``pqkeep[audit]``.
+for the first signature. Signatures need the extra ``pqkeep[audit]``.
 
-After a restore from a backup, a new log continues the old one. It has the old records that are in
-the backup, then a record that names the old log, then its own records. Records of the old log after
+After a restore from a backup, a new log continues the old one. It contains the old records that are
+in the backup, then a record that names the old log, then new records. Records of the old log after
 the backup are lost.
 """
 
@@ -114,7 +114,7 @@ class VerifiedCheckpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """The valid evidence in the files about one log and the logs that it continues."""
+    """The valid evidence about one log and its predecessors."""
 
     lineage: Lineage | None
     keys: dict[KeyName, Key] = field(default_factory=dict)
@@ -257,7 +257,7 @@ def _compare_keys(evidence: Evidence, located: Iterable[Located], findings: Find
 def check_signature(
     evidence: Evidence, place: Place, signed: Checkpoint | Found, what: str, findings: Findings
 ) -> bool:
-    """Return True if a key of the log signed it. Report it otherwise, as ``what``."""
+    """Return True if a key of the log signed it. Otherwise report it, as ``what``."""
     name = (signed.algorithm, signed.version)
     key = evidence.keys.get(name)
     if key is None:

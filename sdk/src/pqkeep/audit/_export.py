@@ -6,7 +6,7 @@ before it. The next export in the same file may begin where this one ends.
 
 The record ids of a whole export run from 1 to its size. The record numbers of a tenant's export
 begin at 1. So the next position is always known. A record with a wrong proof does not fill its
-position. It was edited if no other record fills the position, and inserted if one does.
+position. The record was edited if no other record fills its position, and inserted if one does.
 """
 
 from bisect import bisect_right

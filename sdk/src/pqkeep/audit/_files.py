@@ -61,7 +61,8 @@ class Source:
     name: str
     handle: BinaryIO
     is_export: bool
-    """True if the file begins like an export. Other files come from the API or from other tools."""
+    """True if the file begins like an export. Other files come from the API or from other
+    programs."""
     formats: Formats
     """The known formats of records."""
     begin: int = 0
@@ -199,7 +200,7 @@ def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
 
 
 def _document(source: Source) -> tuple[int, bytes] | None:
-    """Return a file that is one JSON value on several lines, with its place. None for other files."""
+    """Return a file with one JSON value on several lines, with its place. None for other files."""
     handle, first = source.handle, next(source.lines(), None)
     if first is None or _is_json(first[1]):
         return None

@@ -78,7 +78,7 @@ class Tally:
     uses: dict[tuple[KeyName | None, str, str, str], Uses] = field(default_factory=dict)
     """By key version, algorithm, principal and operation. None: not the tenant's own key."""
     made: dict[KeyName, Json] = field(default_factory=dict)
-    """The record that made each key version."""
+    """The record that made a key version, by key version."""
     destroyed: set[KeyName] = field(default_factory=set)
     rules: Json | None = None
     """The newest record of a change of the rules."""
@@ -86,7 +86,7 @@ class Tally:
     campaigns: dict[str, Json] = field(default_factory=dict)
     """The newest record of each campaign's definition."""
     external: dict[str, Json | None] = field(default_factory=dict)
-    """The newest import of each source; None if it was removed later."""
+    """The newest import of each source; None if the rule was removed later."""
     moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """By campaign, source and target."""
     denied: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
@@ -570,7 +570,7 @@ class _Claims:
         self._tally = count(self._folder / EXPORT, limits, self._manifest["since"])
 
     def _check_states(self, report: Report) -> None:
-        """Require a signed checkpoint for each state that a page of the inventory counts."""
+        """Require a signed checkpoint for each log size that a page of the inventory names."""
         signed = {
             (anchor.size, anchor.root)
             for verified in (report, *report.earlier)
@@ -663,7 +663,7 @@ def _second(text: str | None) -> str | None:
 
 
 def _differing(rules: Sequence[Json], pages: Sequence[Json]) -> set[str]:
-    """Return the rules whose dates or successor differ from what the inventory says of them."""
+    """Return the rules that differ from the inventory's rules in a date or successor."""
     by_name = {rule["name"]: rule for rule in rules}
     names = set()
     for page in pages:

@@ -57,12 +57,12 @@ class Header:
     """The hashes of the complete subtrees of those records, the largest first."""
     has_proofs: bool = True
     is_evidence: bool = False
-    """True if it has the records of a query, with statements that they are all."""
+    """True if it is evidence: the records of a query, with statements that no others match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key. It names its log in some sources."""
+    """A public key. Some sources name its log."""
 
     algorithm: str
     version: int
@@ -76,7 +76,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class NoteKey:
-    """The verifier key of a log's notes. Its name is the name that witnesses cosign."""
+    """The verifier key of a log's notes. Its name is the log's name in witnesses' cosignatures."""
 
     log_id: str
     text: str
@@ -151,7 +151,7 @@ class Consistency:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record and its inclusion proof. It has the fields that all formats share."""
+    """A record and its inclusion proof. It has the fields that all formats have."""
 
     format: int
     is_known: bool

@@ -116,7 +116,7 @@ def _holds(proof: Consistency, evidence: Evidence) -> bool:
 _LATEST = 253402300799
 """The last second that a time can show, in seconds since 1970."""
 TRUSTED = -1
-"""The number of the file of trusted keys: it comes before all others."""
+"""The number of the file of trusted keys, which comes before all others."""
 
 
 def verify(

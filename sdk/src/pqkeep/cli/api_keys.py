@@ -244,10 +244,10 @@ def rotate(  # noqa: PLR0913 - an option each
     to: To = None,
     force: Force = False,
 ) -> None:
-    """Replace the API key that you use, or as the operator a tenant's newest one.
+    """Replace your own API key, or as the operator a tenant's newest one.
 
-    The old API key works for 30 more seconds by default. Limits that no option names stay the
-    same. An API key can add limits to itself, but cannot remove any.
+    The old API key works for 30 more seconds by default. Limits without an option stay the same. An
+    API key can add limits to itself, but cannot remove any.
     """
     asked = limits(name, scope, keyring, algorithm, expires, allow, allow_absent_keyrings)
     with invocation.connect() as client, _kept(to, force=force) as keep:

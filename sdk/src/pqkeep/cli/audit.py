@@ -262,7 +262,7 @@ def export(  # noqa: PLR0913 - as many filters as the log has
 ) -> None:
     """Save the audit log with its proofs, for pqkeep audit verify.
 
-    With a filter, the file is evidence. It has the matching records, and signed statements that no
+    With a filter, the file is evidence. It has the matching records, with signed statements that no
     other record matches.
     """
     with (

@@ -1,6 +1,7 @@
-"""``pqkeep campaign``: plan a move to a new key, count what is left under old keys, and move it.
+"""``pqkeep campaign``: plan a move to a new key, count the data under old keys, and move it.
 
-A scan reads headers only. Its file stays here, and the service records a statement with its digest.
+A scan reads headers only. Its file stays here. The service records a statement with the file's
+digest.
 """
 
 import hashlib
@@ -250,7 +251,7 @@ class Campaign:
         return StoredKey(self._keyring or first.keyring, algorithm, 1)
 
     def of_version(self, version: int) -> StoredKey:
-        """Return the key of a Transit text. Raises Refusal if its version does not tell it."""
+        """Return the key of a Transit text. Raises Refusal if the data does not name its version."""
         key = self.default()
         if key is None:
             raise Refusal(
@@ -341,7 +342,7 @@ def _named(
 
 @contextmanager
 def _place(named: Named, campaign: Campaign, invocation: Invocation) -> Iterator[tuple[Place, str]]:
-    """Open a place. Returns it with its name."""
+    """Open a place. Returns the campaign with its name."""
     if named.sql is not None and named.columns is not None:
         if named.columns.key_version is not None:
             campaign.require_columns(named.columns)
@@ -476,7 +477,7 @@ def list_campaigns(invocation: Invocation) -> None:
 
 @command(app, "show")
 def show(invocation: Invocation, name: Name) -> None:
-    """Show a campaign, and what is known of it."""
+    """Show a campaign and its progress."""
     with invocation.connect() as client:
         if invocation.is_json:
             show_json(client.inventory.evidence(f"/campaigns/{quote(name, safe='')}"))
@@ -665,7 +666,7 @@ def scan(  # noqa: PLR0913 - an option each
     """Count the ciphertexts in a place by key version, and record the statement.
 
     Only headers are read. The scan's file stays here: keep it as evidence. The service gets the
-    counts and the file's digest. A scan knows only this place: what it does not see is not counted.
+    counts and the file's digest. A scan covers only its place. Data elsewhere is not counted.
     """
     names = {
         "table": table,
@@ -787,8 +788,8 @@ def run(  # noqa: PLR0913 - an option each
     """Move the ciphertexts in a place to the campaign's target.
 
     Run the same command again after an interruption: what is under the target is not moved again.
-    Several runs may work at once. An entry that another program changes meanwhile stays as that
-    program wrote it. Nothing is deleted. With -, the lines go to standard output.
+    Several runs may work at once. If another program changes an entry meanwhile, the entry stays as
+    that program wrote it. Nothing is deleted. With -, the lines go to standard output.
 
     The status is 0 if nothing is left, 9 if something is left, and 1 if something failed.
     """

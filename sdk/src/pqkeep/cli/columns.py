@@ -91,10 +91,10 @@ class Column:
 
     @contextmanager
     def claim(self, refs: Sequence[Ref]) -> Iterator[Sequence[Ref]]:
-        """Keep other runs away from rows for a block. Yield the rows that no other run has.
+        """Keep other runs away from rows for a block. Yield the rows that no other run has locked.
 
         Advisory locks of PostgreSQL do that, and in SQLite locks of bytes far behind the end of the
-        database's file. They lock nothing for other programs. Other databases have no claims.
+        database's file. They lock no rows for other programs. Other databases have no claims.
         """
         place = (self._table.schema, self._table.name, self._column.name)
         digests = [blake2b(repr((place, ref)).encode(), digest_size=8).digest() for ref in refs]
@@ -119,7 +119,7 @@ class Column:
             yield refs
 
     def _locks_of_file(self) -> ByteLocks | None:
-        """Return locks of the file of a SQLite database. None if there is none to write to.
+        """Return locks of the file of a SQLite database. None if there is nothing to write to.
 
         The file stays open until the connections are closed: closing it drops SQLite's own locks.
         """
@@ -141,7 +141,7 @@ class Column:
             return [self._entry(row) for row in connection.execute(self._select().where(chosen))]
 
     def swap(self, new: Sequence[New]) -> Sequence[Result]:
-        """Replace rows in one transaction, or each in its own if one fails."""
+        """Replace rows in one transaction. If one row fails, replace each in its own transaction."""
         try:
             with self._engine.begin() as connection:
                 return [self._swap(connection, one) for one in new]
@@ -175,7 +175,7 @@ class Column:
         return Swap.DONE if done.rowcount == 1 else Swap.CHANGED
 
     def _updating(self) -> sa.Update:
-        """Return the statement that replaces a row, unless another program changed it."""
+        """Return the statement that replaces a row if no other program changed it."""
         conditions = [
             column == sa.bindparam(f"key_{number}", type_=column.type)
             for number, column in enumerate(self._keys)

@@ -82,12 +82,12 @@ def options_before_commands(app: typer.Typer, function: Callable[..., None]) -> 
 
 
 def given_before(context: typer.Context) -> Mapping[str, Any]:
-    """Return the options that stand before the command."""
+    """Return the options before the command."""
     return context.find_root().obj or {}
 
 
 def _given(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common options from one place."""
+    """Return the common options of one place on the command line."""
     sources = {name: context.get_parameter_source(name) for name in _COMMON}
     return {
         name: values[name]
@@ -97,7 +97,7 @@ def _given(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_parameters(function: Callable[..., None], parameters: list[Parameter]) -> None:
-    """Make Typer see other parameters than the function has."""
+    """Make Typer see other parameters than the function's own."""
     ordered = sorted(parameters, key=lambda parameter: parameter.kind)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
     function.__signature__ = Signature(ordered)  # type: ignore[attr-defined] # functions may have one
@@ -142,7 +142,7 @@ class Program(typer.Typer):
 
 
 class _Standard(io.FileIO):
-    """A standard stream that puts its name into errors."""
+    """A standard stream that adds its name to errors."""
 
     def __init__(self, descriptor: int, mode: str, name: str, *, is_lossy: bool = False) -> None:
         """Use a descriptor. If it is closed, every use raises an error.

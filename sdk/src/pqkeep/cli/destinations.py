@@ -32,9 +32,8 @@ def destination(
 ) -> Iterator[Writer]:
     """Open an output, by default ``otherwise``. Raises OSError and Refusal.
 
-    A file that is also read is refused.
-    A pipe or a device must be named explicitly. One at the default path may belong to another user,
-    who could read the output.
+    A file that is also read is refused. A pipe or a device must be named explicitly. A file at the
+    default path may belong to another user, who could read the output.
     """
     _require_not_read(otherwise if name is None else name, read)
     if name is None and otherwise != STANDARD:
@@ -54,7 +53,7 @@ def destination(
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output of each file: the named one, or one beside the file."""
+    """The output of each file: a named file, or one beside the input."""
 
     to: str | None
     suffix: str

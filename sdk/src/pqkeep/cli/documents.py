@@ -23,7 +23,7 @@ MAC_SIZES = (32, 64)
 """Bytes of a MAC: HMAC-SHA-256, HMAC-SHA-512."""
 _KEY_VERSIONS = range(1, 1 << 32)
 DEFAULT_KEYRING = "default"
-"""The keyring of files that name none."""
+"""The keyring of files that do not name one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def public_key(key: Key) -> PublicKey:
 
 
 def written(document: Document, keyring: str | None = None) -> bytes:
-    """Return the bytes of a file. It names the keyring unless that is the default one."""
+    """Return the bytes of a file. It names the keyring, except the default one."""
     values = {"format": FORMATS[type(document)]} | asdict(document)
     if keyring not in {None, DEFAULT_KEYRING}:
         values["keyring"] = keyring

@@ -168,7 +168,7 @@ _LISTED_BY = {
     "version": "pqkeep api-keys list",
     "key_id": "pqkeep api-keys list",
 }
-"""Fields of requests that name an object, and the command that lists such objects."""
+"""Request fields that name an object, with the command that lists such objects."""
 
 
 OF_OTHERS = frozenset({"keyring", "tenant_id"})

@@ -110,7 +110,7 @@ def _alone(signed: Signed, raw: inputs.RawSignature) -> _Signature:
 
 
 def _jws(invocation: Invocation, file: str, signed: Signed, jws: inputs.Jws) -> _Signature:
-    """Return a JWS over a file. Its payload, if it has one, must be the file's content."""
+    """Return a JWS over a file. If it has a payload, this must be the file's content."""
     if signed.context is not None:
         raise Refusal(
             f"{signed.name} is a JSON Web Signature, which has no context", "leave out --context"

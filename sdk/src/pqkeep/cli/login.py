@@ -26,7 +26,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def store(name: str, profile: Profile) -> None:
-    """Write a profile. Other profiles stay, comments are lost. Raises OSError and Refusal."""
+    """Write a profile. Other profiles stay the same; comments are lost. Raises OSError and Refusal."""
     path = profile_file()
     _require_own(path.parent)
     profiles = _stored() | {name: asdict(profile)}

@@ -47,7 +47,8 @@ LONGEST_WAIT = 3600.0
 _VAIN_PASSES = 3
 """Passes in a row in which only other programs changed something."""
 _VAIN_PAUSE = 0.25
-"""Seconds: half of the pause after the first such pass. Each pause is twice as long."""
+"""Seconds: half of the pause after the first such pass. Each pause is twice as long as the last
+one."""
 _FIRST_WAIT, _LONGEST_PAUSE = 1.0, 60.0
 _BETWEEN_LINES, _BETWEEN_UPDATES = 10.0, 0.5
 """Seconds between two reports of progress: in a file, and on a terminal."""
@@ -79,7 +80,7 @@ class Plan:
         )
 
     def key_of(self, stored: Stored) -> StoredKey:
-        """Return the key that counts: of local data, a source if there is one, or the target."""
+        """Return the counted key. For local data it is a source, or the target without a source."""
         keys = stored.keys
         sources = filter(self.is_source, keys)
         return next(sources, self.target if self.target in keys else keys[0])
@@ -87,8 +88,8 @@ class Plan:
     def moves(self, stored: Stored, *, new_file_key: bool) -> bool:
         """Return True if data is to be moved.
 
-        Local data whose header was changed may have an older file key. With ``new_file_key`` it is
-        moved, too.
+        Local data whose header was changed may have an older file key. With ``new_file_key`` that
+        entry is moved, too.
         """
         key = self.key_of(stored)
         is_older = new_file_key and stored.header is not None and stored.header.sequence > 1
@@ -142,7 +143,7 @@ class Counts:
 
 
 class Progress:
-    """Shows counts and rate: on one line of a terminal, or on a line now and then."""
+    """Shows counts and rate: on one line of a terminal, otherwise on lines from time to time."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._is_wanted = not invocation.quiet
@@ -152,7 +153,7 @@ class Progress:
         self.read = self.moved = 0
 
     def tick(self) -> None:
-        """Show the counts, unless that was just done."""
+        """Show the counts, unless they were just shown."""
         now = time.monotonic()
         pause = _BETWEEN_UPDATES if self._is_terminal else _BETWEEN_LINES
         if not self._is_wanted or now - self._shown < pause:
@@ -218,7 +219,7 @@ class TooManyItemsError(Exception):
 
 
 OF_AN_ITEM = (PqkeepError, Refusal, UnreadableInputError, ValueError, OSError)
-"""Errors of one entry after which the others are moved."""
+"""Errors of one entry that do not stop the others."""
 _OF_A_REQUEST = (RateLimitError, UnavailableError)
 
 
@@ -252,7 +253,7 @@ class Run:
     def run(self) -> None:
         """Move everything. Pass over the place again until nothing more can be moved.
 
-        It ends after some passes in which other programs had all entries.
+        It ends after several passes in which other programs held all entries.
         """
         vain = 0
         while vain < _VAIN_PASSES:
@@ -508,7 +509,7 @@ def _form(entry: Entry) -> Form | None:
 
 
 def _shuffled(refs: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Yield chunks in any order, so that two runs at once seldom have the same one."""
+    """Yield chunks in random order, so that two simultaneous runs seldom have the same one."""
     for start in sorted(range(0, len(refs), size), key=lambda _: os.urandom(8)):
         yield refs[start : start + size]
 

@@ -31,7 +31,7 @@ IN_A_REQUEST = 32
 SLOW_IN_A_REQUEST = 8
 """The same for SLH-DSA, which signs a few times a second."""
 BYTES_IN_A_REQUEST = 2 * 1024 * 1024
-"""The most bytes of files in one request, which has them in base64."""
+"""The most bytes of files in one request, which contains them in base64."""
 OF_ONE_FILE = (
     ComplianceError,
     DecryptionError,
@@ -181,7 +181,7 @@ class Asking(Generic[R]):
                 finish(file, succeeded(result))
 
     def _together(self, items: Sequence[dict[str, Any]]) -> Sequence[R | PqkeepError]:
-        """Send one request for all items, or one for each item if that is refused as invalid.
+        """Send one request for all items. If it is refused as invalid, send one for each item.
 
         The single requests show which item is invalid.
         """

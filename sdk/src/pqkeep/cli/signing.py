@@ -205,8 +205,8 @@ def _asked_together(
 ) -> Mapping[str, _Asked]:
     """Return the results for the signatures of several files, with one request.
 
-    Unreadable files, other kinds of signatures and refused requests are left out: such files are
-    verified one by one.
+    Unreadable files, other kinds of signatures and refused requests are omitted, and those files
+    are verified one by one.
     """
     with suppress(PqkeepError), invocation.connect() as client:
         signatures = client.signatures

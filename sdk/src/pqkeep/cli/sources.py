@@ -96,7 +96,7 @@ class Source:
     def first(self, size: int) -> bytes:
         """Return the first bytes without removing them.
 
-        Fewer than ``size`` mean that there are no more.
+        Fewer than ``size`` bytes mean the end.
         """
         if len(self._ahead) < size:
             self._ahead[:] = self.read(size)

@@ -1,8 +1,8 @@
-"""Ciphertexts in files, columns and lines: their form and key, read from the header only.
+"""Ciphertexts in files, columns and lines: their form and key, from the header alone.
 
     stored = recognised(data, versions)
 
-``None`` is data of other programs. No plaintext is read, and no request is sent, except for the
+``None`` means data of other programs. No plaintext is read, and no request is sent, except for the
 versions of Transit texts, which name no key.
 """
 
@@ -64,7 +64,7 @@ class StoredKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A ciphertext: its form, the keys that open it, and what moves it."""
+    """A ciphertext: its form, the keys that open it, and the function that moves it."""
 
     form: Form
     keys: tuple[StoredKey, ...]
@@ -82,7 +82,7 @@ KeyOfVersion = Callable[[int], StoredKey]
 
 
 def recognised(data: bytes, of_version: KeyOfVersion) -> Stored | None:
-    """Return the ciphertext that data is, or None for other data.
+    """Return the ciphertext in data, or None for other data.
 
     Raises UnreadableInputError for a damaged ciphertext, and for other text with ciphertexts inside.
     """

@@ -1,7 +1,7 @@
 """The places of ciphertexts. A place is files, lines, or a column of a database (``columns``).
 
-It shows its entries in pages, reads some of them again, and replaces an entry only if it has not
-changed since it was read. It never deletes.
+A place shows its entries in pages, reads some of them again, and replaces an entry only if it has
+not changed since. It never deletes.
 """
 
 import os
@@ -34,7 +34,8 @@ from pqkeep.errors import UnreadableInputError
 from pqkeep.new_files import changeable, replacement, require_in_place
 
 PAGE = 4096
-"""Entries of a page: much more than a batch, so that two runs seldom have the same batch."""
+"""Entries of a page. A page is much larger than a batch, so that two runs seldom have the same
+batch."""
 LINES_IN_MEMORY = 1024
 
 Ref = Any
@@ -104,11 +105,14 @@ class Place(Protocol):
         ...
 
     def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
-        """Keep other runs away for a block, if the place can. Returns what no other run has."""
+        """Keep other runs away for a block, if the place can.
+
+        Returns the entries that no other run has locked.
+        """
         ...
 
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:
-        """Read entries again. Entries that are gone are left out."""
+        """Read entries again. Missing entries are omitted."""
         ...
 
     def swap(self, new: Sequence[New]) -> Sequence[Result]:
@@ -141,7 +145,7 @@ class Files:
 
     @contextmanager
     def claim(self, refs: Sequence[Ref]) -> Iterator[Sequence[Ref]]:
-        """Lock files for a block. Yield those that no other process changes."""
+        """Lock files for a block. Yield the files that no other process is changing."""
         with ExitStack() as stack:
             stack.callback(self._claimed.clear)
             own = []
@@ -191,7 +195,7 @@ class Files:
                             yield file
 
     def _entry(self, path: str) -> Entry | None:
-        """Return a file's entry by its header. None if it is gone."""
+        """Return a file's entry by its header. None if the file is gone."""
         entry = Entry(ref=path, name=path)
         try:
             with source(path, self._invocation) as opened:
@@ -239,7 +243,7 @@ class Lines:
                 sys.stdout.buffer.flush()
 
     def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
-        """Return all lines: no other run has them."""
+        """Return all lines, because no other run reads them."""
         return nullcontext(refs)
 
     def read(self, refs: Sequence[Ref]) -> Sequence[Entry]:

@@ -210,8 +210,8 @@ def translate_policy(
 ) -> None:
     """Print the scopes that the Transit paths of a Vault policy mean.
 
-    The scopes never allow more than the policy. What no scope can say is named with its line on
-    standard error, and the status is 1 then. Paths outside the mount are left out.
+    The scopes never allow more than the policy. Rules without an equivalent scope are reported with
+    their line on standard error, and the status is then 1. Paths outside the mount are left out.
     """
     data = whole(file, invocation, LARGEST_POLICY, "name the file of one policy")
     translation = translate(data, mount.strip("/"))

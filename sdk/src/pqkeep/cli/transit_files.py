@@ -1,7 +1,7 @@
 """Files of pqkeep transit migrate: the ciphertexts to move, and the output that a later run goes on with.
 
-The output has the records of the input in their order, each with two more fields: the new ciphertext
-and the error. A record is in the output once its line is complete. So the output is the journal too.
+The output has the input's records in order, each with two more fields: the new ciphertext and the
+error. A record is in the output once its line is complete. So the output is also the journal.
 """
 
 import csv
@@ -114,7 +114,7 @@ class Records:
         return outcome.record.kept + fields.encode() + b"\n"
 
     def has_failed(self, fields: bytes) -> bool | None:
-        """Return whether a line of the output has an error; None if these are not its fields.
+        """Return whether a line of the output has an error; None if the object has other fields.
 
         ``fields`` follows ``Record.kept``, without the end of the line.
         """
@@ -312,7 +312,7 @@ class Output:
         os.fsync(self._file.fileno())
 
     def _header(self, header: bytes) -> int:
-        """Return the place after the header, which is written if it is missing or cut off."""
+        """Return the position after the header. A missing or cut header is written first."""
         found = self._file.read(len(header))
         if not header.startswith(found):
             raise self._of_another("its first line differs")

@@ -49,7 +49,7 @@ _TYPES = {
     Algorithm.ML_KEM_1024: ("ml-kem-1024",),
 }
 """The key types with which clients of Transit read each algorithm. A new keyring has the old key's
-type if it is one of them, otherwise the first."""
+type if that is one of them, otherwise the first of them."""
 _OTHER_NAMES = {"ML-KEM-768": Algorithm.ML_KEM_768}
 
 
@@ -203,7 +203,7 @@ class Move:
 
 
 def _with(item: OldCiphertext) -> dict[str, bytes]:
-    """Return what binds the new ciphertext as it bound the old one."""
+    """Return the associated data that binds the new ciphertext as the old one was bound."""
     bound = {"context": item.context, "associated_data": item.associated_data}
     return {name: value for name, value in bound.items() if value is not None}
 
@@ -268,10 +268,10 @@ def _there(old: TransitSource, latest: int | None, *, is_derived: bool) -> Trans
 
 
 def _here(client: "Client", keyring: str, algorithm: str, there: TransitKey, form: Written) -> _Key:
-    """Return the key that encrypts. It is made if it is missing.
+    """Return the key that encrypts. A missing keyring is created.
 
-    Raises Refusal if the algorithm cannot encrypt, if clients of Transit could not read its
-    ciphertexts, or if its versions cannot be told from those of the old key.
+    Raises Refusal if the algorithm cannot encrypt, if clients of Transit could not read the new
+    ciphertexts, or if new and old versions overlap.
     """
     types = _TYPES.get(_OTHER_NAMES.get(algorithm, algorithm))  # type: ignore[call-overload]
     if types is None:

@@ -37,10 +37,10 @@ class Row(NamedTuple):
     capability: str
     operations: tuple[str, ...]
     needs: tuple[str, ...] = ()
-    """Other endpoints of the table that the policy must allow on the same keys. Otherwise the
-    operations would allow more than this one."""
+    """Other endpoints of the table that the policy must allow for the same keys. Otherwise the
+    operations would allow more than this policy."""
     why: str = ""
-    """What the operations allow beside it."""
+    """The other rights that the operations give."""
 
 
 _TABLE: Mapping[str, Row] = {
@@ -137,7 +137,7 @@ def _text(data: bytes) -> str:
 
 @dataclass
 class _Rule:
-    """One path with its capabilities, of all its blocks."""
+    """One path with the capabilities of all its blocks."""
 
     line: int
     path: str
@@ -153,7 +153,7 @@ class _Rule:
 
     @cached_property
     def priority(self) -> tuple[float, bool, int, int, str]:
-        """The order in which Vault chooses among the paths that match: the greatest counts."""
+        """The order in which Vault chooses among matching paths: the greatest wins."""
         path = self.pattern
         parts = path.split("/")
         wildcards = parts.count("+")
@@ -164,7 +164,9 @@ class _Rule:
 
     @cached_property
     def pattern(self) -> str:
-        """The path as it is matched. One with a template matches whatever begins as it does.
+        """The path in the form that is compared.
+
+        A path with a template matches every path with the same beginning.
 
         Vault lists keys by the path without its slash, too.
         """
@@ -180,7 +182,7 @@ class _Rule:
 
 
 class _Keys(NamedTuple):
-    """Names of keys: one, or all that begin so."""
+    """Names of keys: one name, or all with a prefix."""
 
     text: str
     is_prefix: bool
@@ -199,7 +201,7 @@ class _Keys(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As a scope has it."""
+        """The pattern as a scope has it."""
         return f"{self.text}*" if self.is_prefix else self.text
 
 
@@ -217,7 +219,7 @@ class _Translator:
         self._granted: dict[str, list[_Keys]] = {name: [] for name in _TABLE}
 
     def translate(self) -> Translation:
-        """Return the scopes and what they leave out."""
+        """Return the scopes, and the rules that they omit."""
         for rule in self._rules:
             self._explain(rule)
         for name, row in sorted(_TABLE.items(), key=lambda entry: len(entry[1].needs)):
@@ -367,7 +369,7 @@ class _Value(NamedTuple):
 
 
 def _rules(blocks: Iterable[tuple[_Value, _Value]]) -> list[_Rule]:
-    """Return the rules of a document's paths. Blocks of the same path are one rule, as in Vault."""
+    """Return the rules of a document's paths. Blocks of one path are one rule, as in Vault."""
     rules: dict[str, _Rule] = {}
     for path, body in blocks:
         name = (path.text or "").removeprefix("/")

@@ -194,8 +194,8 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
 def read_other_key(data: bytes, needed: str) -> tuple[bytes, str]:
     """Return the DER of the one key of another algorithm in data, such as RSA, and its form.
 
-    A private key hides its own public key or certificate in the same file. ``needed`` names the key
-    for messages. Raises UnreadableInputError.
+    A private key takes precedence over its own public key or certificate in the same file.
+    ``needed`` names the key for messages. Raises UnreadableInputError.
     """
     seen = see(data)
     _require_undamaged(seen)
@@ -482,7 +482,7 @@ def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
 
 
 def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
-    """Return values without duplicates, such as a block that is in a file twice."""
+    """Return values without duplicates, such as a block that a file has twice."""
     return list({identity(value): value for value in values}.values())
 
 

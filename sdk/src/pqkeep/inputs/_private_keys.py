@@ -20,7 +20,7 @@ _EC_HEAD = bytes.fromhex("30310201010420")
 _EC_TAIL = bytes.fromhex("a00a06082a8648ce3d030107")
 _P_256 = _EC_TAIL[2:]
 _MOST_LAYERS = 3
-"""The most OCTET STRINGs around each other."""
+"""The most OCTET STRINGs inside each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Material:
     point: bytes | None = field(repr=False, default=None)
     """The elliptic-curve part of a composite public key."""
     beside: frozenset[bytes] = field(repr=False, default=frozenset())
-    """Public keys of the same algorithm in other blocks of the file, such as certificates."""
+    """Public keys of the algorithm in other blocks of the file, such as certificates."""
 
 
 def material(algorithm: str, content: bytes) -> Material | None:

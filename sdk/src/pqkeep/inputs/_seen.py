@@ -501,7 +501,7 @@ def _der_step(error: _der.DerError, options: str) -> str | None:
 
 
 def _looks_like_key(data: bytes) -> bool:
-    """Return True if data begins like a key in DER. It is then not taken for raw key bytes."""
+    """Return True if data begins like a key in DER. Such data is then not taken for raw key bytes."""
     head = 2 + (data[1] & 0x7F if len(data) > 1 and data[1] & 0x80 else 0)
     rest = data[head : head + 8]
     is_identifier = rest[:1] == b"\x30" and rest[2:3] == b"\x06"
@@ -523,7 +523,7 @@ _Members = Sequence[_der.Element]
 
 
 def _see_der(data: bytes, form: str) -> tuple[str | None, Seen]:
-    """Return the contents of DER, with its kind in _OF_KIND if it has one. Raises DerError."""
+    """Return the contents of DER, with its kind if _OF_KIND has it. Raises DerError."""
     members = _der.sequence(data)
     tags = tuple(member.tag for member in members)
     for kind, matches, reading in _READINGS:

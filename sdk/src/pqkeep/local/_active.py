@@ -48,7 +48,7 @@ def target_of(
 ) -> Target | None:
     """Return the algorithm and keyring of the new key.
 
-    None if the change names its own, or the key stays.
+    None if the change names a version itself, or the key stays.
 
     Raises ComplianceError and InvalidRequestError.
     """

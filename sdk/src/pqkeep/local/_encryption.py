@@ -5,7 +5,7 @@ Decryption needs only the shared secret from the service. Data has segments (STR
     segment = AES-256-GCM(key, nonce = zero (7) || number (4) || is last (1), 256 KiB or less)
 
 Decryption detects changed, missing, moved, repeated and added segments, and a cut end. Each file
-has its own key, so a nonce is never used twice. (Hoang, Reyhanitabar, Rogaway, Vizár, "Online
+has its own key, so no nonce is used twice. (Hoang, Reyhanitabar, Rogaway, Vizár, "Online
 Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
 """
 

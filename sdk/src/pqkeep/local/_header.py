@@ -6,10 +6,10 @@
 
 The MAC under the file key covers everything before it. So only a recipient can change the
 recipients. The checksum detects an incomplete slot. Of two complete slots, the one with the larger
-sequence number is in use. A file has two slots, so that one stays complete while the other is
-written. Data in memory has one slot without spare capacity.
+sequence number is in use. A file has two slots: one stays complete while the other is written. Data
+in memory has one slot without spare capacity.
 
-To open a header, the shared secrets of its recipients are requested one after the other. Recipients
+To open a header, the shared secrets of its recipients are requested one by one. Recipients
 with keys of other people are skipped, because the service cannot recover their secrets.
 """
 
@@ -102,8 +102,8 @@ class Header:
 def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, capacity: int) -> bytes:
     """Return the header of a new file.
 
-    Raises ValueError for no recipients, too many, a repeated one, an invalid public key, or too
-    large a capacity.
+    Raises ValueError for no recipients, too many, a repeated recipient, an invalid public key, or
+    too large a capacity.
     """
     wrapped = changed_recipients((), file_key, add=recipients)
     layout = layout_for(wrapped, capacity=capacity)

@@ -33,8 +33,8 @@ from pqkeep.new_files import changeable
 class Local:
     """Encryption and decryption on this machine, with private keys that stay in the service.
 
-    Encryption requests the active public key. Decryption requests the shared secret of a KEM
-    ciphertext, for one recipient after the other until one succeeds. Re-encryption does both. Every
+    Encryption requests the active public key. Decryption requests the shared secret of each
+    recipient's KEM ciphertext in turn, until one request succeeds. Re-encryption does both. Every
     method raises PqkeepError.
     """
 
@@ -193,18 +193,18 @@ class Local:
     ) -> bool:
         """Change the recipients of a file, in place. Return False if nothing had to change.
 
-        By default, the active key replaces the key that opened the file. It has the same algorithm
-        and keyring, unless these are named. ``to`` is another public key that replaces it. ``add``
-        are new recipients, and ``remove`` are fingerprints of recipients. With only these two, no
-        key is replaced.
+        By default, the active key replaces the key that opened the file. The new key has the same
+        algorithm and keyring, unless they are named. ``to`` is a public key that replaces it
+        instead. ``add`` are new recipients, and ``remove`` are fingerprints of recipients. With
+        only these two, no key is replaced.
 
         Only the header is written. If it has no capacity left, a copy replaces the file. After an
         interruption, the file is either the old or the new one. Raises OSError and ValueError too,
         and BlockingIOError if another process changes the file.
 
-        The file key stays the same, which does not help against a broken KEM. With
+        The file key stays the same, so this does not help against a broken KEM. With
         ``new_file_key``, the data is encrypted again, and a copy replaces the file. ``add`` then
-        has the public keys of all other recipients that stay.
+        has the public keys of all other remaining recipients.
         """
         with changeable(path) as file:
             header = read_header(file)

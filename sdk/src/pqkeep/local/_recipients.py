@@ -12,8 +12,9 @@ The file key is random, and never changes:
     data key   = HKDF-SHA-384(file key, info = "pqkeep/local/v2", "data key")
     header MAC = HKDF-SHA-384(file key, info = "pqkeep/local/v2", "header", SHA-384(header), 48)
 
-The MAC is the output of a PRF over a hash. Two file keys or two headers cannot have the same MAC. So
-it commits to the file key, which AES-GCM alone does not do: no file opens to two plaintexts.
+The MAC is the output of a PRF over a hash. Two file keys or two headers cannot have the same MAC.
+So the wrapping commits to the file key, which AES-GCM alone does not: no file opens to two
+plaintexts.
 """
 
 import os

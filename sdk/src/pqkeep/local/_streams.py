@@ -32,7 +32,7 @@ class Writer(Protocol):
     """Anything that takes bytes."""
 
     def write(self, data: bytes, /) -> object:
-        """Take bytes. Only an unbuffered file may take fewer than all."""
+        """Take bytes. Only an unbuffered file may take fewer bytes."""
         ...
 
 
@@ -51,7 +51,7 @@ def read_up_to(reader: Reader, size: int) -> bytes:
 def in_pieces(reader: Reader, size: int) -> Iterator[tuple[bytes, bool]]:
     """Yield pieces of ``size`` bytes, and whether each is the last. The last may be shorter.
 
-    There is always at least one piece, which may be empty.
+    There is at least one piece, which may be empty.
     """
     piece = read_up_to(reader, size)
     while True:

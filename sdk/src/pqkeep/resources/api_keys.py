@@ -70,7 +70,7 @@ class ApiKeys(Generic[T_co]):
         The old API key is accepted for ``overlap_seconds`` more. The installation sets the largest
         value, usually 30, which is also the default. This client still uses the old API key: create
         a new client. The new API key has the old one's name, scopes, expiry and addresses, unless
-        you name others. An API key can only add limits to itself.
+        others are given. An API key can only add limits to itself.
         """
         body = {
             **(_limits(name, scopes, expires_at, allowed_addresses, allow_absent_keyrings) or {}),

@@ -216,7 +216,7 @@ class Audit(Generic[T_co]):
         With ``after``, the operator gets the records after that id without inclusion proofs; 0
         gives all. A whole log needs no proofs.
 
-        With a filter of ``records``, the file is evidence. It has the matching records, and signed
+        With a filter of ``records``, the file is evidence. It has the matching records, with signed
         statements that no other record matches.
 
         The file appears when it is complete. Only its owner can read it. The client's timeout does

@@ -1,4 +1,4 @@
-"""Campaigns: plans to move data from old keys to a new one, and what is known of them."""
+"""Campaigns: plans to move data from old keys to a new one, and their progress."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,10 +40,10 @@ class Campaigns(Generic[T_co]):
         quiet_days: int = 30,
         state: str = "open",
     ) -> Call[Campaign]:
-        """Create a campaign, or replace the one that has the name.
+        """Create a campaign, or replace the campaign with this name.
 
         ``quiet_days``: the days without a use after which the sources are quiet. A replaced
-        campaign keeps its scans, and what was moved under its name.
+        campaign keeps its scans and its moves.
         """
         body = {
             "description": description,
@@ -78,7 +78,7 @@ class Campaigns(Generic[T_co]):
 
     @Operation
     def close(self, name: str) -> Call[Campaign]:
-        """Close a campaign. It keeps its scans, and what was moved; put opens it again."""
+        """Close a campaign. The campaign keeps its scans and moves, and a PUT opens it again."""
         return change(_path(name), _campaign, method="DELETE")
 
     @Operation

@@ -40,7 +40,7 @@ class Inventory(Generic[T_co]):
         """Yield the pages of the inventory, by keyring, algorithm and version.
 
         ``since`` is a time with an offset from UTC: only uses from the beginning of its day count.
-        A page has at most 50 key versions. Its counts are those of its own ``as_of``.
+        A page has at most 50 key versions. Its counts are exact up to its own ``as_of``.
         """
         query = {
             "since": None if since is None else since.isoformat(),

@@ -79,7 +79,7 @@ class Keys(Generic[T_co]):
     ) -> Call[Key]:
         """Refuse all uses of a key until it is enabled, or until a time.
 
-        ``until`` has its offset from UTC. A key that is disabled without a time stays so.
+        ``until`` has its offset from UTC. A key that was disabled without a time stays disabled.
         """
         at = None if until is None else until.isoformat()
         return self._change("disable", algorithm, key_version, keyring, until=at)

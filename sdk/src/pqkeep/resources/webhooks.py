@@ -41,7 +41,10 @@ class Webhooks(Generic[T_co]):
 
     @Operation
     def test(self, webhook: str) -> Call[WebhookDelivery]:
-        """Send a signed test message; return it as it waits. Raises NotFoundError, ConflictError."""
+        """Send a signed test message; return its state before the first attempt.
+
+        Raises NotFoundError, ConflictError.
+        """
         return change(f"{_path(webhook)}/test", _delivery)
 
     @Operation

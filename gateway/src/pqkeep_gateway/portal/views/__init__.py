@@ -1,1 +1,1 @@
-"""The pages, and the values that they show."""
+"""The pages, and the values for their templates."""

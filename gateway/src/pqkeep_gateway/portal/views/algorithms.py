@@ -111,7 +111,7 @@ class About:
 
     @property
     def words(self) -> Words:
-        """The words for what its keys do."""
+        """The words for the operations of its keys."""
         return WORDS[self.spec.kind]
 
     @property

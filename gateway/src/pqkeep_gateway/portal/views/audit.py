@@ -44,7 +44,7 @@ _FIRST = (
     *("source_address", "keyring", "algorithm", "key_version", "public_key_sha256"),
 )
 _LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
-"""The first and last fields of a record's page. The other fields are between them."""
+"""The first and last fields of a record's page. The remaining fields are between them."""
 OUTCOMES = (
     (REFUSED, "refused, for any reason"),
     *((recorded, f"{words} ({recorded})") for recorded, words in OUTCOME_WORDS.items()),
@@ -137,7 +137,7 @@ _is_code = re.compile(r"ERR_[A-Z_]+_[0-9]{3}", re.IGNORECASE | re.ASCII).fullmat
 async def _understood(
     reader: Reader, parameters: Mapping[str, object], now: datetime
 ) -> Mapping[str, str]:
-    """Return the API's parameters for typed filters, with those that free words stand for."""
+    """Return the API's parameters for typed filters, including those for free words."""
     found = {name: str(value) for name, value in parameters.items()}
     words = found.pop("words", "")
     if last := _RECENT.search(words):

@@ -34,7 +34,7 @@ class Choice:
     """The keyrings that a page offers."""
 
     names: tuple[str, ...]
-    """The names, including the chosen one. If they cannot be read, only the default one."""
+    """The names, including the chosen one. Only the default keyring if they cannot be read."""
     error: ApiError | None
     """The error, if they cannot be read."""
 

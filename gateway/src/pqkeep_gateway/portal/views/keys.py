@@ -108,7 +108,7 @@ class Row:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The principals that used it, each once: the first ones only."""
+        """The principals that used it, without duplicates: the first ones only."""
         return tuple(dict.fromkeys(use.principal for use in self.key.principals))
 
 

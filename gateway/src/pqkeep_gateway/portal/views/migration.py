@@ -25,7 +25,7 @@ DAYS = 30
 MOST_READ = 10
 """Pages of the inventory that one visit reads, at most."""
 SHOWN = 5
-"""Rules and campaigns on one page: each takes a request of its own."""
+"""Rules and campaigns on one page. Each costs one more request."""
 NAMED = 10
 """Principals of a rule or canary that are named. The others are counted."""
 _MAX_DIGITS = 3
@@ -85,7 +85,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, with its state now and its preview."""
+    """A rule with its present state and its preview."""
 
     data: RuleData
     state: str

@@ -1,4 +1,4 @@
-"""Notices: what needs attention, who has seen it, and which kinds the organization wants."""
+"""Notices: open ones, their readers, and the kinds that the organization wants."""
 
 import asyncio
 from typing import Any

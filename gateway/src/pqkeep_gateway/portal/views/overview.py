@@ -47,7 +47,7 @@ class FirstDay:
 
 
 async def _first_day(visit: Visit, usage: Section) -> FirstDay | None:
-    """Return the list of the first day; None if the visitor dismissed it, or only reads."""
+    """Return the list of the first day; None if the visitor dismissed it, or may only read."""
     reader = visit.reader
     if reader.principal.user is None or not reader.allows("generate_key"):
         return None
