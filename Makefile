@@ -113,8 +113,8 @@ migration: $(VENV)/dev ## move 100,000 rows and 1,000 files by a campaign, kille
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)
 
-interop: $(VENV)/dev .interop/made ## run Transit's clients unmodified: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
-	$(BIN)/pytest -n 0 -m campaign tests/transit $(ARGS)
+interop: $(VENV)/dev .interop/made .interop/age ## run Transit's clients, age and SOPS unmodified: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
+	$(BIN)/pytest -n 0 -m campaign tests/transit tests/age $(ARGS)
 
 witnesses: $(VENV)/dev .interop/witness ## have a witness of another implementation cosign the log and refuse a fork: needs Go
 	$(BIN)/pytest -n 0 -m "" tests/witnesses $(ARGS)
@@ -184,6 +184,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 .interop/made: tests/transit/build tests/transit/go/main.go tests/transit/go/go.mod tests/transit/spring/pom.xml tests/transit/spring/src/main/java/Interop.java
 	@mkdir -p .interop
 	@tests/transit/build .interop
+	@touch $@
+
+.interop/age: tests/age/build
+	@mkdir -p .interop
+	@tests/age/build .interop
 	@touch $@
 
 .interop/witness: tests/witnesses/build tests/witnesses/go/main.go tests/witnesses/go/go.mod

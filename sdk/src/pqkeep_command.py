@@ -1,6 +1,6 @@
-"""The entry point of the command ``pqkeep``.
+"""The entry points of the commands ``pqkeep`` and ``age-plugin-pqkeep``.
 
-It is outside the package because it handles signals before the package's imports begin.
+They are outside the package because they handle signals before the package's imports begin.
 """
 
 import os
@@ -17,6 +17,14 @@ def main() -> NoReturn:
     from pqkeep.cli import app  # noqa: PLC0415 - takes most of the time of a short command
 
     app()
+
+
+def age_plugin() -> NoReturn:
+    """Import the plugin, and run it. It writes no files, so Ctrl-C ends it at once."""
+    signal.signal(signal.SIGINT, _end_at_once)
+    from pqkeep.age import main as serve  # noqa: PLC0415 - takes most of the time of a decryption
+
+    serve()
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:

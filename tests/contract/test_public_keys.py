@@ -16,6 +16,7 @@ from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
 from tests.sampling import fast_algorithms_first
 
+from pqkeep import bech32
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm, Kind
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
@@ -56,7 +57,7 @@ def verified(jws: str, keys: list[dict[str, str]], payload: bytes | None = None)
 def test_each_format_is_of_the_same_key(
     world: World, algorithm: Algorithm, unb64: Callable[[str], bytes]
 ) -> None:
-    """Raw, DER, PEM and JWK (if it exists) are the key in the list."""
+    """Raw, DER, PEM, and JWK and age (if they exist) are the key in the list."""
     world.add(algorithm)
     named = {"algorithm": algorithm.value}
     for version in (1, 2, 3):  # archived, retired, active
@@ -79,6 +80,12 @@ def test_each_format_is_of_the_same_key(
             shown = response.json()["data"]["public_key"]
             assert shown["pub"] == public_keys.base64url(key)
             assert (shown["kty"], shown["alg"]) == ("AKP", JWK_ALGORITHM[algorithm])
+        else:
+            assert refusal_of(response) == NO_FORMAT
+        response = world.caller.ask("GET", f"{path}/public-key", params={**named, "format": "age"})
+        if algorithm is Algorithm.X_WING:
+            shown = response.json()["data"]["public_key"]
+            assert bech32.decode(shown) == ("age1pq", key)
         else:
             assert refusal_of(response) == NO_FORMAT
 

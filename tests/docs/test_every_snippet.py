@@ -40,6 +40,7 @@ RUN: Mapping[str, str] = {
     "README.md sh": "test_documents_in_order.py::test_everything_in_order",
     "CONTRIBUTING.md sh": "test_operators_pages.py::test_targets_of_make_exist",
     "deploy/README.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/age.md sh": "../age/test_clients.py::test_the_page_in_order",
     "docs/api.md bash": "test_every_snippet.py::test_requests_of_the_api_page",
     "docs/api.md json": "test_every_snippet.py::test_requests_of_the_api_page",
     "docs/audit.md json": "test_documented_audit.py::test_the_example_of_a_record_has_that_leaf",

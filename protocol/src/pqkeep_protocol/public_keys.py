@@ -1,4 +1,4 @@
-"""Public keys in standard formats: SubjectPublicKeyInfo (RFC 5280, DER or PEM), JWK, certificates.
+"""Public keys in standard formats: SubjectPublicKeyInfo (RFC 5280, DER or PEM), JWK, certificates, age.
 
     SubjectPublicKeyInfo = SEQUENCE { SEQUENCE { object identifier }, BIT STRING { public key } }
 
@@ -11,7 +11,7 @@ of the refused data, if they are known, and repeats none of it.
 import binascii
 import re
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 import msgspec
@@ -43,6 +43,9 @@ JWK_ALGORITHM: Mapping[Algorithm, str] = {
 """``alg`` of keys with a JWK form: ML-DSA by RFC 9964, SLH-DSA by draft-ietf-cose-sphincs-plus.
 
 Neither document defines the other algorithms."""
+
+AGE_PREFIXES: Mapping[Algorithm, str] = {Algorithm.X_WING: "age1pq"}
+"""The human-readable part of recipients of age (c2sp.org/age, MLKEM768-X25519)."""
 
 PEM_LABEL = "PUBLIC KEY"
 MAX_TEXT = 65_536
@@ -97,6 +100,12 @@ class NotAPublicKeyError(ValueError):
     it.
     """
 
+
+_BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+_BECH32_GENERATORS = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
+_BECH32_BITS = 5
+_BECH32_CHECKSUM = 6
+"""Characters."""
 
 _RSA = bytes.fromhex("06092a864886f70d0101010500")
 _EC = bytes.fromhex("06072a8648ce3d0201")
@@ -190,6 +199,28 @@ def from_pem(text: str) -> tuple[Algorithm, bytes]:
     except (binascii.Error, ValueError):
         raise _not("PEM with content that is not base64") from None
     return from_der(data)
+
+
+def to_age(algorithm: Algorithm, public_key: bytes) -> str:
+    """Return a public key as a recipient of age: Bech32 (BIP 173) without its length limit."""
+    prefix = AGE_PREFIXES[algorithm]
+    bits = int.from_bytes(public_key, "big") << -8 * len(public_key) % _BECH32_BITS
+    count = -(-8 * len(public_key) // _BECH32_BITS)
+    values = [bits >> _BECH32_BITS * place & 31 for place in reversed(range(count))]
+    expanded = [*(ord(one) >> 5 for one in prefix), 0, *(ord(one) & 31 for one in prefix)]
+    checksum = _bech32_remainder((*expanded, *values, *bytes(_BECH32_CHECKSUM))) ^ 1
+    values += [checksum >> _BECH32_BITS * place & 31 for place in reversed(range(_BECH32_CHECKSUM))]
+    return f"{prefix}1{''.join(_BECH32[value] for value in values)}"
+
+
+def _bech32_remainder(values: Iterable[int]) -> int:
+    remainder = 1
+    for value in values:
+        top = remainder >> 25
+        remainder = (remainder & 0x1FFFFFF) << _BECH32_BITS ^ value
+        for place, generator in enumerate(_BECH32_GENERATORS):
+            remainder ^= generator if top >> place & 1 else 0
+    return remainder
 
 
 def _form_of_label(label: str) -> str:

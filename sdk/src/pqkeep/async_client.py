@@ -58,6 +58,7 @@ class AsyncClient:
         )
         self._transport = AsyncTransport(settings)
         self._rules = rules = Rules(settings.compliance)
+        self.url: str = settings.url
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[AsyncTransport] = Kem(self._transport, rules)
         self.signatures: Signatures[AsyncTransport] = Signatures(self._transport, rules)

@@ -71,6 +71,7 @@ class Client:
         )
         self._transport = Transport(settings, on_wait)
         self._rules = rules = Rules(settings.compliance)
+        self.url: str = settings.url
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[Transport] = Kem(self._transport, rules)
         self.signatures: Signatures[Transport] = Signatures(self._transport, rules)

@@ -20,7 +20,7 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_VERSIONS, KeyInfo
 from pqkeep_protocol.messages import GetKey, ListPublicKeys
-from pqkeep_protocol.public_keys import JWK_ALGORITHM, Jwk
+from pqkeep_protocol.public_keys import AGE_PREFIXES, JWK_ALGORITHM, Jwk
 
 
 class PublicKeyFormat(StrEnum):
@@ -30,6 +30,17 @@ class PublicKeyFormat(StrEnum):
     PEM = "pem"
     DER = "der"
     JWK = "jwk"
+    AGE = "age"
+
+    def is_defined_for(self, algorithm: Algorithm) -> bool:
+        """Return True if a standard defines the format for keys of the algorithm."""
+        match self:
+            case PublicKeyFormat.JWK:
+                return algorithm in JWK_ALGORITHM
+            case PublicKeyFormat.AGE:
+                return algorithm in AGE_PREFIXES
+            case _:
+                return True
 
 
 class FormattedPublicKey(KeyResponse, frozen=True, kw_only=True):
@@ -37,7 +48,7 @@ class FormattedPublicKey(KeyResponse, frozen=True, kw_only=True):
 
     format: PublicKeyFormat
     public_key: Annotated[
-        str | Jwk, Meta(description="raw and der in base64, pem as text, jwk as an object.")
+        str | Jwk, Meta(description="raw and der in base64, pem and age as text, jwk as an object.")
     ]
     key_version: Annotated[
         int, Meta(ge=1, description="Starts at 1 for each algorithm of a keyring.")
@@ -53,12 +64,8 @@ class JwkSet(Data, frozen=True, kw_only=True):
 
 _FORMAT = choice_field(
     "format",
-    (
-        "raw: the encoding of the algorithm's standard. der and pem: SubjectPublicKeyInfo. jwk: "
-        "only for "
-    )
-    + ", ".join(JWK_ALGORITHM)
-    + " only.",
+    "raw: the encoding of the algorithm's standard. der and pem: SubjectPublicKeyInfo. jwk: only for "
+    f"{', '.join(JWK_ALGORITHM)}. age: a recipient of age, only for {', '.join(AGE_PREFIXES)}.",
     tuple(PublicKeyFormat),
     PublicKeyFormat.PEM,
 ).or_default(PublicKeyFormat.PEM)
@@ -115,8 +122,9 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
 def get(call: KeyCall) -> GetKey:
     """Return the public key of one version, in any status, in a standard format."""
     version, wanted = call[KEY_VERSION], call[_FORMAT]
-    if wanted is PublicKeyFormat.JWK and call.algorithm not in JWK_ALGORITHM:
-        message = f"no standard defines a JWK for a key of {call.algorithm}"
+    if not wanted.is_defined_for(call.algorithm):
+        name = "a JWK" if wanted is PublicKeyFormat.JWK else "a recipient of age"
+        message = f"no standard defines {name} for a key of {call.algorithm}"
         raise FieldError(_FORMAT.name, Problem.MALFORMED, message)
     return GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
 
@@ -175,3 +183,5 @@ def _written(key: KeyInfo, wanted: PublicKeyFormat) -> str | Jwk:
             return public_keys.to_pem(algorithm, public_key)
         case PublicKeyFormat.JWK:
             return public_keys.to_jwk(algorithm, public_key)
+        case PublicKeyFormat.AGE:
+            return public_keys.to_age(algorithm, public_key)

@@ -15,6 +15,7 @@ except ModuleNotFoundError:
 from typing import Annotated
 
 from pqkeep.cli import (
+    age,
     api_keys,
     audit,
     campaign,
@@ -55,6 +56,7 @@ macs.add_to(app)
 for group in (
     keys,
     keyrings,
+    age,
     rules,
     campaign,
     api_keys,

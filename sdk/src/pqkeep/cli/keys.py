@@ -60,6 +60,7 @@ class Form(StrEnum):
     PEM = "pem"
     DER = "der"
     JWK = "jwk"
+    AGE = "age"
 
 
 LARGEST_IMPORT_KEY = 16 * 1024
@@ -352,6 +353,7 @@ def public_key(
     """Write a public key, by default the active key's.
 
     Use the format pqkeep for pqkeep encrypt --public-key, and PEM, DER or JWK for other programs.
+    The format age is a recipient of age, for X-Wing only.
     """
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
@@ -388,7 +390,7 @@ def _written(client: "Client", key: Key, form: Form, keyring: str | None) -> byt
         case bytes():
             return made
         case str():
-            return made.encode("ascii")
+            return made.rstrip("\n").encode("ascii") + b"\n"
         case _:
             return _json(made)
 

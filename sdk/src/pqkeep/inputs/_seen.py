@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from pqkeep import bech32
 from pqkeep.algorithms import (
     BY_IDENTIFIER,
     BY_JWK,
     KEM_JWK,
     PARAMETERS,
+    Algorithm,
     named,
     of_length,
     title,
@@ -161,6 +163,8 @@ _TEXTS: Sequence[tuple[str, str]] = (
     ("untrusted comment:", "a key or a signature of minisign or signify"),
     ("<", "HTML or XML"),
 )
+_AGE_PUBLIC = "age1pq1"
+_AGE_PRIVATE = "age-secret-key-pq-1"
 _OBJECTS: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"import_key_id", "suite"}), "an import key of pqkeep"),
     (frozenset({"ciphertext", "protected"}), "a JSON Web Encryption"),
@@ -238,6 +242,9 @@ def _see_text(  # noqa: PLR0911 - one for each form
     jws = _see_compact(text)
     if jws is not None:
         return (jws,)
+    of_age = _see_age(text)
+    if of_age:
+        return of_age
     known = _see_named_text(text)
     if known is not None:
         return (known,)
@@ -253,6 +260,36 @@ def _see_text(  # noqa: PLR0911 - one for each form
         if layers
         else (_text_alone(data, text, form),)
     )
+
+
+def _see_age(text: str) -> Sequence[Seen]:
+    """Return the post-quantum keys of age in text, or nothing if it has another line."""
+    lines = [line.strip() for line in text.splitlines()]
+    found: list[Seen] = []
+    for line in filter(None, lines):
+        if line.startswith("#"):
+            continue
+        if not line.lower().startswith((_AGE_PUBLIC, _AGE_PRIVATE)):
+            return ()
+        found.append(_see_age_key(line))
+    return found
+
+
+def _see_age_key(line: str) -> Seen:
+    is_public = line.lower().startswith(_AGE_PUBLIC)
+    what = f"a {'public' if is_public else 'private'} key of age"
+    algorithm = Algorithm.X_WING
+    known = PARAMETERS[algorithm]
+    try:
+        _, data = bech32.decode(line)
+    except ValueError as error:
+        return Damaged(what=f"{what} that is damaged: it is text {error}")
+    if len(data) != (known.public_key if is_public else known.seed):
+        return Damaged(what=f"{what} with {len(data)} bytes")
+    what = f"{what} ({known.title})"
+    if is_public:
+        return PublicKey(public_key=data, algorithms=(algorithm,), what=what)
+    return PrivateKeyInfo(algorithm=algorithm, content=data, what=what)
 
 
 def _see_named_text(text: str) -> Other | None:

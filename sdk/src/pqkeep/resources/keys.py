@@ -115,9 +115,10 @@ class Keys(Generic[T_co]):
         format: str = "pem",  # noqa: A002 - the API's
         keyring: str | None = None,
     ) -> Call[PublicKey]:
-        """Return a public key as ``raw``, ``pem``, ``der`` or ``jwk``, in any status.
+        """Return a public key as ``raw``, ``pem``, ``der``, ``jwk`` or ``age``, in any status.
 
-        Only ML-DSA and 128-bit SLH-DSA have a JWK. Others raise InvalidRequestError.
+        Only ML-DSA and 128-bit SLH-DSA have a JWK, and only X-Wing is a recipient of age. Others
+        raise InvalidRequestError.
         """
         return get(
             f"/kms/keys/{key_version:d}/public-key",
@@ -286,7 +287,7 @@ def _public_key(data: Data) -> PublicKey:
     match written:
         case "jwk":
             public_key = data.texts("public_key")
-        case "pem":
+        case "pem" | "age":
             public_key = data.text("public_key")
         case _:
             public_key = data.binary("public_key")

@@ -10,6 +10,7 @@ const FILES = {
   der: (key) => ["der", fromBase64(key)],
   pem: (key) => ["pem", utf8(key)],
   jwk: (key) => ["jwk.json", utf8(`${JSON.stringify(key, null, 2)}\n`)],
+  age: (key) => ["age.txt", utf8(`${key}\n`)],
 };
 
 document.addEventListener("click", async (event) => {

@@ -297,11 +297,7 @@ async def _read_key(visit: Visit) -> Content:
         "version": Version(key, _used(usage).get((algorithm, version)), keyring),
         "named": in_keyring(keyring),
         "has_key_set": _are_in_key_set((key,)),
-        "formats": [
-            form
-            for form in PublicKeyFormat
-            if form is not PublicKeyFormat.JWK or algorithm in JWK_ALGORITHM
-        ],
+        "formats": [form for form in PublicKeyFormat if form.is_defined_for(algorithm)],
         "usage": usage,
         "records": records,
         "people": people,
