@@ -159,6 +159,7 @@ class Setting:
             find_backlog=parts.backlog,
             waiting_passwords=lambda: 4,
             mail_attempts={"delivered": 1},
+            webhook_attempts={"delivered": 1},
             tls=cast("TlsServer", FakeTls()),
             link=cast("LinkTls", FakeLink()),
             audit_streams={"default": cast("AuditStream", FakeStream())},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
@@ -76,8 +76,14 @@ class FakeKeys:
 class Checked:
     """A tenant with an owner, its checks, and its key service."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self,
+        world: World,
+        operators: Sequence[str] = (),
+        installation: Mapping[tuple[NoticeKind, str], Finding | None] | None = None,
+    ) -> None:
         self.world = world
+        self.installation = installation or {}
         self.keys = FakeKeys()
         self.store = SqlNotices(world.engine)
         self.used_up: dict[TenantId, Busy | None] = {}
@@ -91,10 +97,11 @@ class Checked:
             self.find_installation,
             self.take,
             world.clock,
+            operators,
         )
 
     async def find_installation(self) -> Mapping[tuple[NoticeKind, str], Finding | None]:
-        return {}
+        return self.installation
 
     def take(self) -> Mapping[TenantId, Busy | None]:
         taken, self.used_up = self.used_up, {}

@@ -194,6 +194,7 @@ TEXTS = frozenset(
         "outgoing_mail.inviter",
         "webhooks.name",
         "webhooks.url",
+        "webhooks.kinds",
         "webhooks.state",
         "webhooks.created_by",
         "webhook_deliveries.kind",

@@ -31,6 +31,8 @@ MAX_PORT = 65535
 ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
 """https, or http on this machine; without query and user information."""
 
+EMAIL = Annotated[str, Meta(max_length=254, pattern=r"^[!-~]+@[A-Za-z0-9.-]+$")]
+"""An e-mail address in ASCII."""
 ISSUER = Annotated[
     str,
     Meta(max_length=255, pattern=r"^(https://|http://(127\.0\.0\.1|localhost)(:|/|$))[^?#@\s\\]*$"),
@@ -250,6 +252,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The mail server. Without it no mail is sent, and operations that need mail are refused."""
     mailbox: Path | None = None
     """A folder that messages are written to instead of being sent, for development."""
+    operators_mail: tuple[EMAIL, ...] = ()
+    """E-mail addresses of operators that get new notices about the installation, at most one
+    message in an hour. It needs smtp, or mailbox."""
     cookies: Literal["secure", "loopback"] = "secure"
     """Whether browsers send cookies over TLS only. "loopback" is for development: the gateway then
     refuses to listen on any other address."""
@@ -333,6 +338,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("mailbox: remove it, or remove smtp: only one can receive messages")
         if self.smtp is not None and self.public_url is None:
             raise ValueError("smtp: set public_url, because messages link to it")
+        if self.operators_mail and self.smtp is None and self.mailbox is None:
+            raise ValueError("operators_mail: set smtp too")
         _check_single_sign_on(self.single_sign_on, self.cookies, self.public_url)
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("set tls_certificate and tls_key together, or neither")

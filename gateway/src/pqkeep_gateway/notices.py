@@ -41,7 +41,9 @@ class NoticeKind(StrEnum):
     QUOTA_NEARLY_USED = "quota-nearly-used"
     MEMBER_WITHOUT_FACTOR = "member-without-factor"
     APPROVAL_WAITING = "approval-waiting"
+    WEBHOOK_DISABLED = "webhook-disabled"
     FACTOR_REMOVED = "factor-removed"
+    PASSKEY_COPIED = "passkey-copied"
     REFRESH_TOKEN_REUSED = "refresh-token-reused"  # noqa: S105 - a name
     BACKUP_OVERDUE = "backup-overdue"
     EVENTS_REFUSED = "events-refused"
@@ -140,6 +142,7 @@ class Kind:
     raises_again: bool = True
     """Whether a grown cause makes an open notice new again."""
     for_operators: bool = False
+    may_be_dismissed: bool = True
 
 
 def _at(path: str) -> Callable[[Details], str]:
@@ -335,6 +338,18 @@ KINDS: Mapping[NoticeKind, Kind] = {
         ),
         path=_at("/approvals"),
         action="See approvals",
+        may_be_dismissed=False,  # the person that asked could hide it from those who decide
+    ),
+    NoticeKind.WEBHOOK_DISABLED: Kind(
+        title="Webhooks were disabled after failures",
+        sentence=lambda details: (
+            f"The webhook {_named(details)} was disabled: its receiver took no messages."
+            if details.count == 1
+            else f"{details.count:,} webhooks were disabled, because their receivers took no messages:"
+            f" {_named(details)}."
+        ),
+        path=_at("/webhooks"),
+        action="Enable it, or remove it",
     ),
     NoticeKind.FACTOR_REMOVED: Kind(
         title="A member removed a second factor",
@@ -343,6 +358,17 @@ KINDS: Mapping[NoticeKind, Kind] = {
         ),
         path=_at("/audit?operation=disable-mfa"),
         action="Check that this was intended",
+        severity=Severity.DANGER,
+        lasts=7 * DAY,
+    ),
+    NoticeKind.PASSKEY_COPIED: Kind(
+        title="A passkey may have been copied",
+        sentence=lambda details: (
+            f"A passkey of {_named(details)} was used with an old counter, from"
+            f" {details.source_address} at {_when(details)}. It was refused: a copy may exist."
+        ),
+        path=_at("/audit?operation=passkey-cloned"),
+        action="Ask the person to remove it",
         severity=Severity.DANGER,
         lasts=7 * DAY,
     ),
@@ -492,6 +518,7 @@ ABOUT_PEOPLE = frozenset(
     {
         NoticeKind.MEMBER_WITHOUT_FACTOR,
         NoticeKind.FACTOR_REMOVED,
+        NoticeKind.PASSKEY_COPIED,
         NoticeKind.REFRESH_TOKEN_REUSED,
     }
 )
@@ -530,6 +557,10 @@ CAUSES: frozenset[GatewayOperation] = frozenset(
         AuditEvent.WITHDRAW_REQUEST,
         AuditEvent.CHECK_OUT,
         AuditEvent.CHANGE_NOTICE_SETTING,
+        AuditEvent.CHANGE_WEBHOOK,
+        AuditEvent.REMOVE_WEBHOOK,
+        AuditEvent.ADD_PASSKEY,
+        AuditEvent.REMOVE_PASSKEY,
     }
 )
 """Requests after which a tenant's notices are checked at once."""

@@ -79,6 +79,7 @@ class MailKind(StrEnum):
     APPROVAL_REQUESTED = "approval-requested"
     NOTICES = "notices"
     """A digest of new notices."""
+    OPERATOR_NOTICES = "operator-notices"
     WEBHOOK_DISABLED = "webhook-disabled"
 
 
@@ -296,6 +297,15 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "    {here}/portal/notices\n\n"
         "You get this message as an owner or admin, at most once in an hour. You can\n"
         "switch it off on that page.\n",
+    ),
+    MailKind.OPERATOR_NOTICES: _Template(
+        "Your installation of pqkeep needs attention",
+        "These notices about the installation of pqkeep at {here} are new:\n\n"
+        "{about}\n\n"
+        "What to do about each:\n\n"
+        "    {here}/portal/operator\n\n"
+        "The gateway's settings name this address in operators_mail. A message is sent at\n"
+        "most once in an hour.\n",
     ),
     MailKind.WEBHOOK_DISABLED: _Template(
         "A webhook of your organization on pqkeep was disabled",

@@ -84,6 +84,8 @@ class Webhook:
     """The salt of the secret before the last rotation."""
     previous_until: datetime | None = None
     """The end of the previous secret's overlap."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of notices that it gets; empty: all, and later ones too."""
     state: WebhookState = WebhookState.ACTIVE
     created_at: datetime
     created_by: str

@@ -378,6 +378,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
     connections = _connections(limits, proxies)
     observer = RequestObserver(logs=config.access_log)
     audit_streams = _audit_streams(config, engine, found.clients, clock)
+    webhook_delivery = WebhookDelivery(SqlWebhooks(engine), pepper, receivers, clock)
     management = _management(
         config,
         engine,
@@ -409,6 +410,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
             find_backlog=partial(monitoring.find_backlog, engine),
             waiting_passwords=lambda: passwords.waiting,
             mail_attempts=mail_delivery.attempts,
+            webhook_attempts=webhook_delivery.attempts,
             tls=tls,
             link=found.link,
             audit_streams=audit_streams,
@@ -424,6 +426,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
             partial(_find_installation, management.inspection, clock),
             admission.take_used_up,
             clock,
+            config.operators_mail,
         ),
         observer,
         last_uses,
@@ -596,7 +599,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         deletions=deletions,
         mail_delivery=mail_delivery,
         notice_checks=notice_checks,
-        webhook_delivery=WebhookDelivery(SqlWebhooks(engine), pepper, receivers, clock),
+        webhook_delivery=webhook_delivery,
         last_uses=last_uses,
         observer=observer,
         connections=connections,

@@ -896,6 +896,8 @@ class Webhook:
     name: str
     url: str
     """Without path and query, which may be secret."""
+    kinds: tuple[str, ...]
+    """The kinds of notices that it gets. Empty: all."""
     state: str
     """active or disabled."""
     created_at: datetime

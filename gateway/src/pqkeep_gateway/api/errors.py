@@ -84,7 +84,7 @@ from pqkeep_gateway.storage.external_keys import (
     TooManySourcesError,
 )
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
-from pqkeep_gateway.storage.notices import NoticeNotFoundError
+from pqkeep_gateway.storage.notices import NotDismissibleError, NoticeNotFoundError
 from pqkeep_gateway.storage.pages import PositionNotFoundError
 from pqkeep_gateway.storage.passkeys import (
     MAX_PASSKEYS,
@@ -803,6 +803,11 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
         Code.CONFLICT_001, "the campaign has a newer scan of this place", ("scanned_at",)
     ),
     NoticeNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such open notice", ("id",)),
+    NotDismissibleError: ErrorResponse(
+        Code.CONFLICT_001,
+        "this notice cannot be dismissed: it closes when its cause is gone",
+        ("id",),
+    ),
     SourceNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such source", ("source",)),
     TooManySourcesError: ErrorResponse(
         Code.FORBIDDEN_001,

@@ -38,7 +38,12 @@ from pqkeep_gateway.notices import (
     Setting,
     Severity,
 )
-from pqkeep_gateway.storage.notices import NoticeNotFoundError, NoticePage, SqlNotices
+from pqkeep_gateway.storage.notices import (
+    NotDismissibleError,
+    NoticeNotFoundError,
+    NoticePage,
+    SqlNotices,
+)
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -243,7 +248,7 @@ def endpoints(
             fields=(_NOTICE,),
             field_codes=UNPROCESSABLE_FIELDS,
             example=_EXAMPLE,
-            errors=(NoticeNotFoundError,),
+            errors=(NoticeNotFoundError, NotDismissibleError),
             body_optional=True,
         ),
         Endpoint(
@@ -326,7 +331,10 @@ class _Notices:
         return SeenData(seen=seen)
 
     async def dismiss(self, call: ApiCall) -> NoticeData:
-        """Hide an open notice for everybody, until its cause grows."""
+        """Hide an open notice for everybody, until its cause grows.
+
+        The notice about requests that wait for approval cannot be dismissed.
+        """
         tenant = call.tenant.tenant
         notice = call[_NOTICE]
         dismissed = event(

@@ -31,6 +31,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.field import Problem as FieldProblem
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.notices import TENANT_KINDS
 from pqkeep_gateway.storage.webhooks import (
     MAX_KEPT,
     DeliveryNotFoundError,
@@ -71,6 +72,10 @@ class WebhookData(Data, frozen=True, kw_only=True):
     name: str
     url: Annotated[
         str, Meta(description="An API key sees it without its path and query, which may be secret.")
+    ]
+    kinds: Annotated[
+        tuple[str, ...],
+        Meta(description="The kinds of notices that it gets. Empty: all, and later ones too."),
     ]
     state: Annotated[
         WebhookState,
@@ -149,6 +154,14 @@ def _parse_url(value: object) -> str:
     return value
 
 
+def _parse_kinds(value: object) -> tuple[str, ...]:
+    """Return kinds in the order of the table."""
+    named = value if isinstance(value, list) else [None]
+    if any(kind not in TENANT_KINDS for kind in named):
+        raise InvalidValueError("must be an array of kinds of notices, such as key-destruction")
+    return tuple(kind for kind in TENANT_KINDS if kind in named)
+
+
 _URL: Field[str] = Field(
     name="url",
     description="The receiver's https:// address. Its host must have public addresses only.",
@@ -168,6 +181,20 @@ _DELIVERY = uuid_field(
 )
 _NAME = recorded_name_field("name", "The webhook's name. The audit log shows it.", "on-call")
 _NEW_NAME = _NAME.described("The webhook's new name. Left out: as before.").optional()
+_KINDS: Field[tuple[str, ...]] = Field(
+    name="kinds",
+    description="The kinds of notices to send. Empty: all, and later ones too.",
+    schema={
+        "type": "array",
+        "items": {"type": "string", "enum": list(TENANT_KINDS)},
+        "maxItems": len(TENANT_KINDS),
+    },
+    example=["key-destruction", "factor-removed"],
+    parse=_parse_kinds,
+    required=False,
+    default=(),
+)
+_NEW_KINDS = _KINDS.described(_KINDS.description + " Left out: as before.").optional()
 _ACTIVE = boolean_field(
     "active", "Whether messages are sent. Left out: as before.", example=True
 ).optional()
@@ -189,6 +216,7 @@ _EXAMPLE = WebhookData(
     id=str(_WEBHOOK.example),
     name="on-call",
     url="https://hooks.example.com/pqkeep",
+    kinds=(),
     state=WebhookState.ACTIVE,
     created_at=_TIME,
     created_by="user:6f5a1c9e-0d3b-4a53-9a55-2c1f9b1d7e10",
@@ -236,7 +264,7 @@ def endpoints(
             permission=Permission.MANAGE_WEBHOOKS,
             needs_step_up=True,
             example=_NEW,
-            fields=(_NAME, _URL),
+            fields=(_NAME, _URL, _KINDS),
             field_codes=BAD_REQUEST_FIELDS,
             status=201,
             errors=(TenantNotFoundError, TooManyWebhooksError, WebhookNameTakenError),
@@ -258,7 +286,7 @@ def endpoints(
             permission=Permission.MANAGE_WEBHOOKS,
             needs_step_up=True,
             example=_EXAMPLE,
-            fields=(_WEBHOOK, _NEW_NAME, _NEW_URL, _ACTIVE),
+            fields=(_WEBHOOK, _NEW_NAME, _NEW_URL, _NEW_KINDS, _ACTIVE),
             field_codes=BAD_REQUEST_FIELDS,
             errors=(TenantNotFoundError, WebhookNotFoundError, WebhookNameTakenError),
         ),
@@ -347,7 +375,7 @@ class _Webhooks:
     async def create(self, call: ApiCall) -> NewWebhookData:
         """Create a webhook. Its secret is shown only once.
 
-        Each notice that opens is then sent to the URL, signed as Standard Webhooks defines it:
+        Each notice that opens, of the wanted kinds, is then sent to the URL, signed as Standard Webhooks defines it:
         webhook-id, webhook-timestamp and webhook-signature. A receiver must verify the signature,
         refuse old timestamps, and remember ids, because a message may arrive more than once.
         """
@@ -357,6 +385,7 @@ class _Webhooks:
             name=call[_NAME],
             url=self._permitted(call[_URL]),
             salt=new_salt(),
+            kinds=call[_KINDS],
             created_at=self._now(),
             created_by=str(call.principal),
         )
@@ -370,7 +399,7 @@ class _Webhooks:
         return WebhooksData(webhooks=tuple(_webhook(webhook, call) for webhook in listed))
 
     async def change(self, call: ApiCall) -> WebhookData:
-        """Change a webhook's name or URL, or disable or enable it.
+        """Change a webhook's name, URL or kinds of notices, or disable or enable it.
 
         Messages that wait for a disabled webhook fail. They can be sent again later.
         """
@@ -386,6 +415,7 @@ class _Webhooks:
             self._now(),
             name=call[_NEW_NAME],
             url=None if url is None else self._permitted(url),
+            kinds=call[_NEW_KINDS],
             state=state,
         )
         await self._audit_delivery.deliver()
@@ -483,6 +513,7 @@ def _webhook(webhook: Webhook, call: ApiCall | None) -> WebhookData:
         id=str(webhook.id),
         name=webhook.name,
         url=f"{parts.scheme}://{parts.netloc}" if is_program else webhook.url,
+        kinds=webhook.kinds,
         state=webhook.state,
         created_at=timestamp(webhook.created_at),
         created_by=webhook.created_by,

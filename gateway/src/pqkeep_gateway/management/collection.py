@@ -63,6 +63,7 @@ class Sources:
     find_backlog: Callable[[], Awaitable[Backlog]]
     waiting_passwords: Callable[[], int]
     mail_attempts: Mapping[str, int]
+    webhook_attempts: Mapping[str, int]
     tls: TlsServer | None
     link: LinkTls | None
     audit_streams: Mapping[str, AuditStream]
@@ -156,6 +157,7 @@ class Collection:
             "pqkeep_event_loop_lag_seconds": (self._lag.sample(),),
             "pqkeep_ready": counted(_ready(problems)),
             "pqkeep_mail_attempts_total": counted(sources.mail_attempts),
+            "pqkeep_webhook_attempts_total": counted(sources.webhook_attempts),
             "pqkeep_build_info": one(1, *self._build),
         }
 

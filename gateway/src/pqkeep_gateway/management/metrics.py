@@ -1,6 +1,7 @@
 """The gateway's metrics. docs/observability.md lists them with those of the key service."""
 
 from pqkeep_gateway.delivery.mail_delivery import OUTCOMES
+from pqkeep_gateway.delivery.webhooks import OUTCOMES as WEBHOOK_OUTCOMES
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.observer import CLIENT_GONE, DOCUMENT, SUCCESS
 from pqkeep_gateway.management.readiness import PARTS, SHARD_PARTS
@@ -118,6 +119,13 @@ GATEWAY_METRICS = (
         Kind.COUNTER,
         "Attempts to deliver an e-mail, by outcome. After deferred or failed, another one follows.",
         {"outcome": OUTCOMES},
+    ),
+    Metric(
+        "pqkeep_webhook_attempts_total",
+        Kind.COUNTER,
+        "Attempts to send a message to a webhook, by outcome. A refused message got another status"
+        " than 200 to 299. Another attempt follows after each failure.",
+        {"outcome": WEBHOOK_OUTCOMES},
     ),
     Metric("pqkeep_mail_waiting", Kind.GAUGE, "E-mails that are not delivered yet."),
     Metric(

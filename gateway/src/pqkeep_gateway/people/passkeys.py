@@ -619,7 +619,7 @@ class Passkeys:
         )
         if is_clone:
             mail = await self._mail(MailKind.PASSKEY_CLONED, user.id)
-            await self._store.record_clone(mail, failed)
+            await self._store.record_clone(user.id, mail, failed)
             await self._audit_delivery.deliver()
         else:
             await self._audit_delivery.record(failed)

@@ -48,9 +48,10 @@ from pqkeep_gateway.storage.schema import (
     PASSKEYS,
     TENANTS,
     USERS,
+    WEBHOOKS,
 )
 from pqkeep_gateway.storage.webhooks import publish
-from pqkeep_gateway.webhooks import Message
+from pqkeep_gateway.webhooks import Message, WebhookState
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.startup.logs import logger
@@ -130,10 +131,16 @@ class Accounts:
     api_keys: tuple[ApiKeyFacts, ...]
     without_factor: Members
     approvals: WaitingApprovals
+    disabled_webhooks: tuple[str, ...]
+    """The names of webhooks that the service disabled after failures."""
 
 
 class NoticeNotFoundError(Exception):
     """The tenant has no such open notice."""
+
+
+class NotDismissibleError(Exception):
+    """A notice of this kind cannot be dismissed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +228,10 @@ class SqlNotices:
     async def dismiss(
         self, tenant: TenantId, notice: UUID, now: datetime, audit_event: Event
     ) -> Notice:
-        """Hide an open notice until its cause grows. Raises NoticeNotFoundError."""
+        """Hide an open notice until its cause grows.
+
+        Raises NoticeNotFoundError, NotDismissibleError.
+        """
         is_one = sa.and_(NOTICES.c.tenant_id == tenant, NOTICES.c.id == notice)
         dismiss = (
             sa.update(NOTICES)
@@ -233,6 +243,8 @@ class SqlNotices:
             row = (await connection.execute(dismiss)).one_or_none()
             if row is None:
                 raise NoticeNotFoundError
+            if not KINDS[NoticeKind(row.kind)].may_be_dismissed:
+                raise NotDismissibleError
             await add_audit_event(connection, audit_event)
         return _notice(row)
 
@@ -339,7 +351,17 @@ class SqlNotices:
         )
         newest = sa.func.max(APPROVALS.c.requested_at_us)
         waiting = sa.select(sa.func.count(), newest).where(waits)
+        disabled = (
+            sa.select(WEBHOOKS.c.name)
+            .where(
+                WEBHOOKS.c.tenant_id == tenant,
+                WEBHOOKS.c.state == WebhookState.DISABLED,
+                WEBHOOKS.c.failing_since_us.is_not(None),  # a person ends it
+            )
+            .order_by(WEBHOOKS.c.name)
+        )
         async with read_transaction(self._engine) as connection:
+            webhooks = (await connection.execute(disabled)).scalars().all()
             approvals, asked_us = (await connection.execute(waiting)).one()
             keys = tuple(map(_api_key_facts, await connection.execute(api_keys)))
             number, newest_us = (await connection.execute(count)).one()
@@ -348,6 +370,7 @@ class SqlNotices:
             keys,
             Members(number, time_of(newest_us or 0), tuple(emails)),
             WaitingApprovals(approvals, asked_us or 0),
+            tuple(webhooks),
         )
 
     async def report_rate_limit(
@@ -386,10 +409,13 @@ class SqlNotices:
                     await _put(connection, tenant, kind, subject, finding, now)
             await _remove(connection, old)
 
-    async def mail_digest(self, tenant: TenantId, now: datetime) -> int:
+    async def mail_digest(
+        self, tenant: TenantId, now: datetime, operators: Sequence[str] = ()
+    ) -> int:
         """Store one mail to each owner and admin about all new notices; return how many mails.
 
         Each person gets at most one in MAIL_PAUSE, so many notices become one mail.
+        ``operators``: the recipients of notices about the installation.
         """
         is_new = sa.or_(
             NOTICES.c.mailed_at_us.is_(None), NOTICES.c.mailed_at_us < NOTICES.c.raised_at_us
@@ -424,9 +450,12 @@ class SqlNotices:
             ids = [row.id for row in rows]
             mailed = sa.update(NOTICES).where(NOTICES.c.id.in_(ids)).values(mailed_at_us=now_us)
             await connection.execute(mailed)
-            emails = (await connection.execute(readers)).scalars().all()
+            emails, kind = operators, MailKind.OPERATOR_NOTICES
+            if tenant != INSTALLATION:
+                emails = (await connection.execute(readers)).scalars().all()
+                kind = MailKind.NOTICES
             for email in emails:
-                await add_mail(connection, new_mail(MailKind.NOTICES, email, now, about=text))
+                await add_mail(connection, new_mail(kind, email, now, about=text))
         return len(emails)
 
 

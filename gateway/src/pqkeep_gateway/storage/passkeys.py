@@ -215,10 +215,15 @@ class SqlPasskeys:
             await connection.execute(sa.update(PASSKEYS).where(is_passkey).values(values))
         return Use.ACCEPTED
 
-    async def record_clone(self, mail: OutgoingMail, audit_event: Event) -> None:
-        """Store the event of a counter that is not higher, and a mail about it."""
+    async def record_clone(self, user: UserId, mail: OutgoingMail, audit_event: Event) -> None:
+        """Store the event of a counter that is not higher, with a mail and a notice about it."""
+        now = mail.created_at
+        details = Details(names=(mail.to,), at=now, source_address=audit_event.source_address)
+        subject = person_subject(user)
+        kind, tenant = NoticeKind.PASSKEY_COPIED, audit_event.tenant
         async with transaction(self._engine) as connection:
             await add_mail(connection, mail)
+            await open_notice(connection, tenant, kind, subject, details, now)
             await add_audit_event(connection, audit_event)
 
     async def rename(self, user: UserId, passkey: UUID, name: str, audit_event: Event) -> Passkey:

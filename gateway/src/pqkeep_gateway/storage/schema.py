@@ -635,6 +635,7 @@ WEBHOOKS = Table(
     Column("salt", LargeBinary(16), nullable=False),
     Column("previous_salt", LargeBinary(16), nullable=True),
     Column("previous_until_us", BigInteger, nullable=True),
+    Column("kinds", Text, nullable=True),
     Column("state", String(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("created_by", String(128), nullable=False),
@@ -647,7 +648,7 @@ WEBHOOKS = Table(
     mac_column("webhooks", "id", "tenant_id", "url", "salt", "previous_salt", "previous_until_us"),
     Index("ix_webhooks_name", "tenant_id", "name", unique=True),
 )
-"""``previous_…``: the secret before the last rotation, and the end of its overlap. ``failures``:
+"""``kinds``: the wanted kinds of notices, separated by spaces; null: all. ``previous_…``: the secret before the last rotation, and the end of its overlap. ``failures``:
 since the last success. ``next_attempt_at_us``: null if no message waits. ``held_until_us``: the
 lease of the gateway that sends."""
 

@@ -127,6 +127,7 @@ class SqlWebhooks:
             "name": webhook.name,
             "url": webhook.url,
             "salt": webhook.salt,
+            "kinds": _kinds_text(webhook.kinds),
             "state": webhook.state,
             "created_at_us": microseconds(webhook.created_at),
             "created_by": webhook.created_by,
@@ -160,6 +161,7 @@ class SqlWebhooks:
         *,
         name: str | None = None,
         url: str | None = None,
+        kinds: tuple[str, ...] | None = None,
         state: WebhookState | None = None,
     ) -> Webhook:
         """Change a webhook; return it. Activation or another URL ends its pause.
@@ -177,9 +179,11 @@ class SqlWebhooks:
                 for column, value in (("name", name), ("url", url), ("state", state))
                 if value is not None
             }
+            if kinds is not None:
+                changes["kinds"] = _kinds_text(kinds)
             if state is WebhookState.DISABLED:
                 await _fail_waiting(connection, webhook)
-                changes["next_attempt_at_us"] = None
+                changes |= {"next_attempt_at_us": None, "failures": 0, "failing_since_us": None}
             elif state is not None or url is not None:
                 changes |= {"failures": 0, "failing_since_us": None, "paused_until_us": 0}
                 changes["next_attempt_at_us"] = microseconds(now)
@@ -349,14 +353,18 @@ class SqlWebhooks:
 
 
 async def publish(connection: AsyncConnection, tenant: TenantId, message: Message) -> None:
-    """Store a message for each active webhook of a tenant, in the transaction of its cause."""
+    """Store a message for each active webhook of a tenant that wants it.
+
+    The caller's transaction is that of its cause.
+    """
     active = (
-        sa.select(WEBHOOKS.c.id)
+        sa.select(WEBHOOKS.c.id, WEBHOOKS.c.kinds)
         .where(WEBHOOKS.c.tenant_id == tenant, WEBHOOKS.c.state == WebhookState.ACTIVE)
         .order_by(WEBHOOKS.c.id)  # one order for all callers, so that none waits for another
         .with_for_update()
     )
-    webhooks = (await connection.execute(active)).scalars().all()
+    rows = await connection.execute(active)
+    webhooks = [row.id for row in rows if not row.kinds or message.kind in row.kinds.split()]
     if webhooks:
         await _add(connection, webhooks, message)
 
@@ -598,6 +606,10 @@ def _require_active(row: sa.Row[Any]) -> None:
         raise WebhookDisabledError
 
 
+def _kinds_text(kinds: tuple[str, ...]) -> str | None:
+    return " ".join(kinds) or None
+
+
 def _time_or_none(stored: int | None) -> datetime | None:
     return None if stored is None else time_of(stored)
 
@@ -609,6 +621,7 @@ def _webhook(row: sa.Row[Any]) -> Webhook:
         name=row.name,
         url=row.url,
         salt=row.salt,
+        kinds=tuple((row.kinds or "").split()),
         previous_salt=row.previous_salt,
         previous_until=_time_or_none(row.previous_until_us),
         state=WebhookState(row.state),

@@ -7,7 +7,7 @@ changes a key, an API key or a member makes its tenant due at once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from uuid import uuid4
@@ -63,8 +63,13 @@ class NoticeChecks:
         find_installation: FindInstallation,
         take_refused: Callable[[], Mapping[TenantId, Busy | None]],
         clock: Clock,
+        operators: Sequence[str] = (),
     ) -> None:
-        """Take the function that returns tenants with a used-up rate limit since its last call."""
+        """Take the function that returns tenants with a used-up rate limit since its last call.
+
+        ``operators``: the e-mail addresses that get notices about the installation.
+        """
+        self._operators = operators
         self._store = store
         self._tenants = tenants
         self._keys = keys
@@ -84,8 +89,13 @@ class NoticeChecks:
             self._noted[tenant] = None
             self._wake.set()
 
+    def begin(self) -> None:
+        """Let the installation be checked. That check finds tenants without a check of their own."""
+        self.note(INSTALLATION)
+
     async def run(self) -> None:
         """Check until cancelled."""
+        self.begin()
         await repeat(self._turn, 0)
 
     async def _turn(self) -> None:
@@ -185,7 +195,7 @@ class NoticeChecks:
             found = {(kind, ""): finding for kind, finding in findings(facts)}
         now = date_of(self._clock())
         await self._store.reconcile(tenant, found, now)
-        await self._store.mail_digest(tenant, now)
+        await self._store.mail_digest(tenant, now, self._operators)
 
     async def _facts(self, tenant: TenantId) -> Facts | None:
         """Return what is known about a tenant; None if it does not exist."""

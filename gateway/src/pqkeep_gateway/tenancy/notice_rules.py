@@ -187,6 +187,13 @@ def _approvals(facts: Facts) -> Finding | None:
     return Finding(Details(count=waiting.count), waiting.newest_us) if waiting.count else None
 
 
+def _disabled_webhooks(facts: Facts) -> Finding | None:
+    disabled = facts.accounts.disabled_webhooks
+    if not disabled:
+        return None
+    return Finding(Details(count=len(disabled), names=disabled[:MAX_NAMED]))
+
+
 RULES: Mapping[NoticeKind, Callable[[Facts], Finding | None]] = {
     NoticeKind.API_KEY_EXPIRING: _expiring,
     NoticeKind.API_KEY_UNUSED: _api_key_unused,
@@ -194,6 +201,7 @@ RULES: Mapping[NoticeKind, Callable[[Facts], Finding | None]] = {
     NoticeKind.QUOTA_NEARLY_USED: _quota,
     NoticeKind.MEMBER_WITHOUT_FACTOR: _members,
     NoticeKind.APPROVAL_WAITING: _approvals,
+    NoticeKind.WEBHOOK_DISABLED: _disabled_webhooks,
 }
 _OF_KEYS: Mapping[NoticeKind, Callable[[Facts, KeySurvey], Finding | None]] = {
     NoticeKind.KEY_DESTRUCTION: _destroyed,

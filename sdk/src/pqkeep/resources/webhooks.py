@@ -63,6 +63,7 @@ def _webhooks(data: Data) -> tuple[Webhook, ...]:
             id=webhook.text("id"),
             name=webhook.text("name"),
             url=webhook.text("url"),
+            kinds=webhook.texts_or_none("kinds") or (),
             state=webhook.text("state"),
             created_at=webhook.time("created_at"),
             created_by=webhook.text("created_by"),

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.notices import Severity
+from pqkeep_gateway.notices import KINDS, Severity
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 
@@ -34,6 +34,7 @@ async def _read(visit: Visit) -> Content:
         "closed": closed.data.notices if closed.data else (),
         "settings": settings,
         "badges": BADGES,
+        "dismissible": [kind for kind, row in KINDS.items() if row.may_be_dismissed],
     }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.notices import KINDS, TENANT_KINDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_gateway.webhooks import Problem
@@ -22,8 +23,12 @@ PROBLEMS: Mapping[Problem, str] = {
 }
 
 
+KINDS_OF_TENANTS = tuple((kind.value, KINDS[kind].title) for kind in TENANT_KINDS)
+"""The kinds of notices, with their titles."""
+
+
 async def _read(visit: Visit) -> Content:
-    return {"listed": await visit.reader.section("list_webhooks")}
+    return {"listed": await visit.reader.section("list_webhooks"), "kinds": KINDS_OF_TENANTS}
 
 
 async def _read_webhook(visit: Visit) -> Content:
@@ -41,7 +46,13 @@ async def _read_webhook(visit: Visit) -> Content:
         ),
         addresses(reader),
     )
-    return {"webhook": webhook, "deliveries": deliveries, "names": names, "PROBLEMS": PROBLEMS}
+    return {
+        "webhook": webhook,
+        "deliveries": deliveries,
+        "names": names,
+        "PROBLEMS": PROBLEMS,
+        "kinds": KINDS_OF_TENANTS,
+    }
 
 
 PAGES = (

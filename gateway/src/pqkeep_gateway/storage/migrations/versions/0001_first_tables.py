@@ -479,6 +479,7 @@ def _create_webhooks() -> None:
         sa.Column("salt", sa.LargeBinary(16), nullable=False),
         sa.Column("previous_salt", sa.LargeBinary(16), nullable=True),
         sa.Column("previous_until_us", sa.BigInteger, nullable=True),
+        sa.Column("kinds", sa.Text, nullable=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("created_by", sa.String(128), nullable=False),
