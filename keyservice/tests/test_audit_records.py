@@ -158,7 +158,7 @@ async def use_keyring(recorded: Recorded, cards: dict[str, Any]) -> None:
 async def use_rules(recorded: Recorded) -> None:
     """List, put, delete and override a rule."""
     named: dict[str, Any] = {"tenant": recorded.tenant}
-    await recorded.ask(PutRule(**named, rule=Rule("end", (KEM,))), None)
+    await recorded.ask(PutRule(**named, name="end", rules=(Rule("end", (KEM,)),)), None)
     await recorded.ask(ListRules(**named), None)
     await recorded.ask(DeleteRule(**named, name="end"), None)
     await recorded.ask(OverrideRule(**named, name="end", rule=Rule("end", (KEM,))), None)

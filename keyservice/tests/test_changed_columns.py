@@ -243,7 +243,7 @@ class Probe:
         async with self.serving() as parts:
             for request in (
                 UpdateKeyring(tenant=TENANT, purposes=PURPOSES),
-                PutRule(tenant=TENANT, rule=Rule("end", (Algorithm.X_WING,))),
+                PutRule(tenant=TENANT, name="end", rules=(Rule("end", (Algorithm.X_WING,)),)),
                 CreateKeyring(tenant=TENANT, keyring=NAMED, labels={"team": "payments"}),
                 GENERATE,
                 RotateKey(**KEY),

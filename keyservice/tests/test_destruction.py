@@ -568,7 +568,9 @@ class Attacker:
             ListDestructions: lambda: ListDestructions(tenant=INSTALLATION),
             ListRules: lambda: ListRules(tenant=self._tenant()),
             PutRule: lambda: PutRule(
-                tenant=self._tenant(), rule=Rule("end", (KEM,), deny_from=PAST)
+                tenant=self._tenant(),
+                name="end",
+                rules=(Rule("end", (KEM,), deny_from=PAST),),
             ),
             DeleteRule: lambda: DeleteRule(tenant=self._tenant(), name="end"),
             Batch: lambda: Batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -112,9 +113,13 @@ class Caller:
 
     async def put(self, **fields: Any) -> Rules:
         rule = Rule(**{"name": "end", "algorithms": ENDED, **fields})
-        done = await self.ask(PutRule(tenant=self.tenant, rule=rule))
+        done = await self.ask(self.putting(rule))
         assert isinstance(done, Rules)
         return done
+
+    def putting(self, *rules: Rule, name: str = "") -> PutRule:
+        """Return the request that puts rules."""
+        return PutRule(tenant=self.tenant, name=name or rules[0].name, rules=rules)
 
     async def reads(self) -> list[AnyRequest]:
         """Return requests that read earlier results."""
@@ -350,14 +355,14 @@ async def test_each_item_of_a_batch_has_its_rule(caller: Caller, sql: Sql) -> No
 @pytest.mark.threat("compromised-gateway")
 async def test_a_gateway_cannot_weaken_a_rule(caller: Caller, sql: Sql) -> None:
     """A weaker rule, an old frame of the same rule, and a deletion are refused and recorded."""
-    first = PutRule(tenant=caller.tenant, rule=Rule("end", (KEM,), deny_from=seconds() + DAY))
+    first = caller.putting(Rule("end", (KEM,), deny_from=seconds() + DAY))
     assert await caller.kind(first) is None
     assert await caller.kind(first) is None  # nothing changes
     await caller.put(algorithms=(KEM, SIGNATURE), deny_from=seconds() - DAY)
     before = await caller.ask(ListRules(tenant=caller.tenant))
     weaker: list[AnyRequest] = [
         first,
-        PutRule(tenant=caller.tenant, rule=Rule("end", (KEM,))),
+        caller.putting(Rule("end", (KEM,))),
         DeleteRule(tenant=caller.tenant, name="end"),
     ]
     assert [await caller.kind(request) for request in weaker] == [ErrorKind.RULE_WEAKENED] * 3
@@ -372,6 +377,47 @@ async def test_a_gateway_cannot_weaken_a_rule(caller: Caller, sql: Sql) -> None:
         ("delete-rule", "rule-weakened", "end"),
         ("delete-rule", "rule-not-found", "none"),
     ]
+
+
+@both_databases
+async def test_a_profile_is_put_whole_or_not_at_all(caller: Caller, sql: Sql) -> None:
+    """Its rules are one change with one record, and one rule that is refused refuses all."""
+    kinds = ("hash", "kem", "mac", "signature")
+
+    def profile(name: str, deny_from: datetime) -> PutRule:
+        """Return a request for four rules."""
+        rules = [Rule(f"{name}.{kind}", (KEM,), deny_from=deny_from) for kind in kinds]
+        return caller.putting(*rules, name=name)
+
+    async def names() -> dict[str, datetime | None]:
+        """Return the rules of a profile by name, without the others."""
+        listed = await caller.ask(ListRules(tenant=caller.tenant))
+        return {rule.name: rule.deny_from for rule in listed.rules if "." in rule.name}
+
+    later, sooner, past = (seconds() + days * DAY for days in (2, 1, -1))
+    put = await caller.ask(profile("cnsa", later))
+    assert (put.revision, len(put.rules)) == (1, 4)
+    assert (await caller.put(name="eu.mac", deny_from=past)).revision == 2
+    assert await caller.kind(profile("eu", later)) is ErrorKind.RULE_WEAKENED
+    whole = {f"cnsa.{kind}": later for kind in kinds}
+    assert await names() == {**whole, "eu.mac": past}
+    await asyncio.gather(*(caller.ask(profile("cnsa", at)) for at in (sooner, past)))
+    assert await names() == {**dict.fromkeys(whole, past), "eu.mac": past}
+    for number in range(42):
+        await caller.put(name=f"rule-{number}")
+    assert await caller.kind(profile("too-many", later)) is ErrorKind.RULE_LIMIT_REACHED
+    assert len(await names()) == 5
+    recorded = [row[1:3] for row in sql(RECORDS) if not row[2].startswith("rule-")]
+    assert recorded[:3] == [("success", "cnsa"), ("success", "eu.mac"), ("rule-weakened", "eu")]
+    assert recorded[-1] == ("rule-limit-reached", "too-many")
+
+
+@pytest.mark.threat("compromised-gateway")
+async def test_a_change_has_the_name_of_its_rules(caller: Caller) -> None:
+    """A record cannot name another rule or profile than the one that was put."""
+    for name, names in (("eu", ("cnsa.kem",)), ("cnsa", ("cnsa2",)), ("cnsa", ("cnsa", "cnsa"))):
+        with pytest.raises(ValueError, match="name"):
+            caller.putting(*(Rule(rule, (KEM,)) for rule in names), name=name)
 
 
 async def test_the_operator_can_weaken_a_rule(caller: Caller, sql: Sql) -> None:
@@ -432,7 +478,7 @@ async def test_damaged_rules_refuse_new_data_and_no_reading(
             caller, second = Caller(service, tenant), Caller(service, other)
             encrypt = Encrypt(**caller.key(), version=None, plaintext=b"")
             unavailable = ErrorKind.UNAVAILABLE
-            put = PutRule(tenant=tenant, rule=Rule("end", (KEM,)))
+            put = caller.putting(Rule("end", (KEM,)))
             for request in (encrypt, RotateKey(**caller.key()), put):
                 assert await caller.kind(request) is unavailable
             outcomes = {request.operation: await caller.kind(request) for request in reads}

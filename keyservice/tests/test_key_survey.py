@@ -119,6 +119,6 @@ async def test_a_survey_has_the_rules_that_will_deny_uses(one: OneTenant) -> Non
         ("unused", Algorithm.ML_KEM_1024, 20),
     ):
         rule = Rule(name, (algorithm,), deny_from=now + timedelta(days=days))
-        await one.ask(PutRule(tenant=one.tenant, rule=rule))
+        await one.ask(PutRule(tenant=one.tenant, name=rule.name, rules=(rule,)))
     (denied,) = (await surveyed(one)).denied
     assert (denied.rule, denied.uses) == ("soon", 2)

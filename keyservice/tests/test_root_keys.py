@@ -423,13 +423,13 @@ async def test_rules_are_under_the_new_root_key(  # noqa: PLR0917 - fixtures are
 ) -> None:
     """Their MACs are renewed before the old root key is dropped; nothing else changes."""
     await store.check()
-    put = PutRule(tenant=tenant, rule=Rule("end", (KEM,)))
+    put = PutRule(tenant=tenant, name="end", rules=(Rule("end", (KEM,)),))
     await keys.execute(put, attribution)
     name(settings, _1=root_key, _2=new_root_key)
     await renew(root_keys)
     ((mac,),) = sql("SELECT mac FROM tenant_rules")
     assert bytes(mac)[1] == 2
     found = await keys.execute(ListRules(tenant=tenant), attribution)
-    assert (found.rules, found.revision) == ((put.rule,), 2)
+    assert (found.rules, found.revision) == (put.rules, 2)
     alone = Sealer({2: read_root_key(new_root_key)})
-    assert (await store.database.read(find_rules, alone, tenant)).rules == (put.rule,)
+    assert (await store.database.read(find_rules, alone, tenant)).rules == put.rules

@@ -274,7 +274,7 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
         assert rotated.key.version == 3
         past, uses = datetime(2020, 1, 1, tzinfo=UTC), (RuleUse.GENERATE_KEY,)
         ended = Rule("end", (KEY["algorithm"],), uses=uses, deny_from=past)
-        await run(second, PutRule(tenant=KEY["tenant"], rule=ended))
+        await run(second, PutRule(tenant=KEY["tenant"], name=ended.name, rules=(ended,)))
         await databases[1].close()
         await until(lambda: bool(databases[0].writer.serving))
         with pytest.raises(KeyServiceError) as refused:

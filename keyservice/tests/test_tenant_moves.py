@@ -1130,7 +1130,8 @@ async def test_rules_move_with_their_tenant(pair: Pair, tenant: TenantId) -> Non
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=TEXT)
     await fill(pair.east, tenant)
     past = datetime(2020, 1, 1, tzinfo=UTC)
-    await pair.east.ask(PutRule(tenant=tenant, rule=Rule("end", (KEM,), deny_from=past)))
+    rule = Rule("end", (KEM,), deny_from=past)
+    await pair.east.ask(PutRule(tenant=tenant, name="end", rules=(rule,)))
     await move(pair.east, pair.west, tenant)
     assert pair.east.location.sql("SELECT * FROM tenant_rules") == []
     for restarts in (False, True):

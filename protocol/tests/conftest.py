@@ -173,23 +173,24 @@ _SEARCHING = (
 """The fields of a search of keyrings, which has no position by name."""
 
 
-def _of(kind: type[Struct]) -> SearchStrategy[Any]:  # noqa: C901 - one case for each frame
+_OF_ALL_KEYRINGS = {"keyring": st.just(DEFAULT_KEYRING)}
+_OF_RULES = _OF_ALL_KEYRINGS | {"name": st.just(RULE)}
+_FIELDS: dict[type[Struct], dict[str, SearchStrategy[Any]]] = {
+    ScheduleDestruction: _OF_ALL_KEYRINGS,
+    CancelDestruction: _OF_ALL_KEYRINGS,
+    ListRules: _OF_ALL_KEYRINGS,
+    PutRule: _OF_RULES | {"rules": st.tuples(_rules)},
+    DeleteRule: _OF_ALL_KEYRINGS,
+    OverrideRule: _OF_RULES,
+    GenerateDataKey: {"format": st.sampled_from(CiphertextFormat)},
+    CreateKeyring: {"purposes": st.just(DERIVED_PURPOSES)},
+}
+"""Fields that are not drawn by their types."""
+
+
+def _of(kind: type[Struct]) -> SearchStrategy[Any]:
     fields = {field.name: _field(field.type) for field in structs.fields(kind)}
-    if kind in (
-        ScheduleDestruction,
-        CancelDestruction,
-        ListRules,
-        PutRule,
-        DeleteRule,
-        OverrideRule,
-    ):
-        fields["keyring"] = st.just(DEFAULT_KEYRING)
-    if kind is OverrideRule:
-        fields["name"] = st.just(RULE)
-    if kind is GenerateDataKey:
-        fields["format"] = st.sampled_from(CiphertextFormat)
-    if kind is CreateKeyring:
-        fields["purposes"] = st.just(DERIVED_PURPOSES)
+    fields |= _FIELDS.get(kind, {})
     if kind is ListUses:
         nothing = {"keyring": st.none(), "version": st.none()}
         some = {"keyring": st.just(DEFAULT_KEYRING), "version": _versions}

@@ -280,7 +280,7 @@ def test_a_denied_operation_names_rule_date_and_successor(tenant: Caller, owner:
 
 
 def test_a_profile_makes_its_rules(tenant: Caller, owner: Caller) -> None:
-    """A profile's rules have the request's dates, and the algorithms that the profile lists."""
+    """A profile's rules have the request's dates and the profile's algorithms: all, or none."""
     profiles = {profile["name"]: profile for profile in tenant.get("/rules/profiles")["profiles"]}
     assert list(profiles) == ["cnsa-2.0", "eu-hybrid"]
     for profile, allowed in (
@@ -303,6 +303,12 @@ def test_a_profile_makes_its_rules(tenant: Caller, owner: Caller) -> None:
         assert {(rule["warn_from"], rule["deny_from"]) for rule in put_rules} == {
             (text(SINCE), text(LATER))
         }
+    earlier = {"name": "eu-hybrid.signature", "algorithms": ["ML-DSA-87"], "deny_from": text(LATER)}
+    assert owner.ask_proven("PUT", PATH, earlier).is_success
+    refused = owner.ask_proven("PUT", PATH, {"profile": "eu-hybrid", "warn_from": text(SINCE)})
+    assert refused.status_code == 403
+    names = {rule["name"] for rule in tenant.get("/rules/algorithms")["rules"]}
+    assert {name for name in names if name.startswith("eu")} == {"eu-hybrid.signature"}
     named = {"name": "by-body", "algorithms": ["HMAC-SHA-256"]}
     listed = owner.ask_proven("PUT", PATH, named).json()["data"]["rules"]
     assert "by-body" in [rule["name"] for rule in listed]

@@ -1013,18 +1013,26 @@ class ListRules(KeyRequest[Rules], frozen=True, kw_only=True, tag="list-rules"):
 
 
 class PutRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="put-rule"):
-    """Add a rule, or replace the rule with its name by one that is at least as strict.
+    """Add rules, or replace rules of the same names by ones that are at least as strict.
 
-    Errors: RULE_WEAKENED, RULE_LIMIT_REACHED.
+    All are put, or none is. Errors: RULE_WEAKENED, RULE_LIMIT_REACHED.
     """
 
     operation: ClassVar = Operation.PUT_RULE
     algorithm: ClassVar[Algorithm | None] = None
-    rule: Rule
+    name: RuleName
+    """The name of the one rule, or of the profile. The record has it."""
+    rules: Annotated[tuple[Rule, ...], Meta(min_length=1, max_length=MAX_RULES)]
+    """Their names are the name, or begin with it and a dot."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError on any keyring but the default: the request covers all keyrings."""
+        """Raise ValueError on another keyring than the default, or on rules of other names."""
         _require_default(self.keyring)
+        names = {rule.name for rule in self.rules}
+        if len(names) < len(self.rules):
+            raise ValueError("rules must not have a name twice")
+        if not all(name == self.name or name.startswith(f"{self.name}.") for name in names):
+            raise ValueError("rules must have the name, or begin with it and a dot")
 
 
 class DeleteRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="delete-rule"):

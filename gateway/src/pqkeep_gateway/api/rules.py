@@ -542,21 +542,21 @@ class _Rules:
         operator can do that, with `pqkeepd rules`.
         """
         rule = _rule(call[NEW_NAME], call)
-        return _rule_data(_found((await self._put(call, (rule,))).rules, rule.name))
+        return _rule_data(_found((await self._put(call, rule.name, rule)).rules, rule.name))
 
     async def put_several(self, call: ApiCall) -> RulesData:
         """Create the rules of a profile, or the rule that `name` names, or make them stricter.
 
-        The rules of a profile are put one after another. If the request fails, repeat it: rules
-        that exist already do not change.
+        The rules of a profile are one change: all are put, or none is.
         """
         profile = call[_PROFILE_TO_PUT]
         for field in _UNLESS_PROFILE:
             field.read(call.values)
-        rules = (
-            (_rule(call[NEW_NAME], call),) if profile is None else _rules_of_profile(profile, call)
-        )
-        return _shown(await self._put(call, rules))
+        if profile is not None:
+            put = await self._put(call, profile, *_rules_of_profile(profile, call))
+        else:
+            put = await self._put(call, call[NEW_NAME], _rule(call[NEW_NAME], call))
+        return _shown(put)
 
     async def delete(self, call: ApiCall) -> RulesData:
         """Delete a rule without dates, or one that another rule covers. Return the remaining rules.
@@ -626,12 +626,9 @@ class _Rules:
     async def _list(self, call: ApiCall) -> Rules:
         return await self._execute(call, ListRules(tenant=call.tenant.tenant))
 
-    async def _put(self, call: ApiCall, rules: Sequence[Rule]) -> Rules:
-        """Put rules, and return all rules of the tenant. Raises ApiError."""
-        *first, last = rules
-        for rule in first:
-            await self._execute(call, PutRule(tenant=call.tenant.tenant, rule=rule))
-        return await self._execute(call, PutRule(tenant=call.tenant.tenant, rule=last))
+    async def _put(self, call: ApiCall, name: str, *rules: Rule) -> Rules:
+        """Put rules as one change, and return all rules of the tenant. Raises ApiError."""
+        return await self._execute(call, PutRule(tenant=call.tenant.tenant, name=name, rules=rules))
 
     async def _execute(self, call: ApiCall, request: KeyRequest[Rules]) -> Rules:
         """Execute a request of the key service. Raises ApiError."""

@@ -4,7 +4,7 @@ This file does no I/O. A rule ends algorithms for new data and new keys; reading
 about. An exception of an API key delays a rule's denial for it, and the rule still warns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
@@ -121,12 +121,16 @@ class RuleSet:
                 return rule
         raise KeyServiceError(ErrorKind.RULE_NOT_FOUND)
 
-    def with_rule(self, rule: Rule) -> "RuleSet":
-        """Add or replace a rule. Equal rules do not change. Raises RULE_LIMIT_REACHED."""
-        others = [other for other in self.rules if other.name != rule.name]
-        if len(others) >= MAX_RULES:
+    def with_rules(self, rules: Collection[Rule]) -> "RuleSet":
+        """Add or replace rules of different names, in one revision.
+
+        Equal rules do not change. Raises RULE_LIMIT_REACHED.
+        """
+        names = {rule.name for rule in rules}
+        others = [other for other in self.rules if other.name not in names]
+        if len(others) + len(rules) > MAX_RULES:
             raise KeyServiceError(ErrorKind.RULE_LIMIT_REACHED)
-        return self._with(*others, rule)
+        return self._with(*others, *rules)
 
     def without_rule(self, name: RuleName) -> "RuleSet":
         """Delete a rule. Raises RULE_NOT_FOUND."""

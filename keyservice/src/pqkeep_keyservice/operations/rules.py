@@ -19,12 +19,12 @@ async def list_(request: ListRules, context: Context) -> OperationResult:
 
 
 async def put(request: PutRule, context: Context) -> OperationResult:
-    """Add a rule, or make one stricter. Raises RULE_WEAKENED and RULE_LIMIT_REACHED."""
-    with _refusals_named(request.rule.name):
+    """Add rules, or make them stricter. Raises RULE_WEAKENED and RULE_LIMIT_REACHED."""
+    with _refusals_named(request.name):
         old = await context.parts.rules.get(request.tenant)
-        new = old.with_rule(request.rule)
+        new = old.with_rules(request.rules)
         _require_no_weaker(new, old)
-    return _changed(old, new, request.rule.name)
+    return _changed(old, new, request.name)
 
 
 async def delete(request: DeleteRule, context: Context) -> OperationResult:
@@ -43,7 +43,7 @@ async def override(request: OverrideRule, context: Context) -> OperationResult:
         if is_damaged and not request.discards_damaged:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         if request.rule is not None:
-            new = old.with_rule(request.rule)
+            new = old.with_rules([request.rule])
         elif is_damaged:
             new = old.with_new_mac()
         else:
