@@ -51,9 +51,9 @@ html_context = {
         "SECURITY": "threat model vulnerability disclosure attackers CVE report",
         "deploy/README": "Docker Podman compose Valkey Redis PostgreSQL",
         "docs/api": "endpoints REST OpenAPI API keys scopes policy rate limit quota idempotency keyring"
-        " batch step-up MFA TOTP roles tenants errors 401 403 404 429 503 archive delete destroy key password reset billing",
+        " batch step-up MFA TOTP passkey passkeys WebAuthn approval four-eyes roles tenants errors 401 403 404 429 503 archive delete destroy key password reset billing",
         "docs/architecture": "design overview components layers",
-        "docs/audit": "Merkle tree verify checkpoints transparency log",
+        "docs/audit": "Merkle tree verify checkpoints transparency log evidence witness witnesses cosignature",
         "docs/cli": "CLI command-line cli terminal shell tutorial",
         "docs/configuration": "settings options parameters",
         "docs/cryptography": "algorithms FIPS ML-KEM ML-DSA SLH-DSA X-Wing composite Kyber Dilithium sphincs hybrid",
@@ -64,14 +64,15 @@ html_context = {
         "docs/installation": "install deploy production Kubernetes Helm upgrade systemd Debian k8s",
         "docs/local-encryption": "encrypt files recipients large",
         "docs/local-format": "file format test vectors bytes",
-        "docs/migrate": "AWS KMS Google Cloud Azure migrate RSA re-encrypt",
-        "docs/migration": "legacy RSA OAEP ECDSA",
+        "docs/migrate": "AWS KMS Google Cloud Azure migrate",
+        "docs/migration": "legacy RSA OAEP ECDSA campaign inventory rule exception CBOM re-encrypt deprecation canary"
+        " bill of materials migration report",
         "docs/observability": "metrics Prometheus Grafana monitoring health probes tracing OpenTelemetry"
         " alerts readiness",
         "docs/operations": "backup restore SIEM syslog streaming mail SMTP email reverse proxy nginx root key"
-        " HSM PKCS#11 KMS Stripe webhook logs operators",
+        " HSM PKCS#11 KMS Stripe logs operators",
         "docs/performance": "p99 latency throughput benchmark sizing capacity memory CPU",
-        "docs/portal": "web interface UI dashboard console invite team members",
+        "docs/portal": "web interface UI dashboard console invite team members notices export CSV filters search",
         "docs/runbooks": "rotate revoke stolen lost leaked compromised disk full clock incident emergency"
         " disaster recovery troubleshooting",
         "docs/scaling": "high availability HA failover standby replica shards cluster drain load balancer",
@@ -80,6 +81,7 @@ html_context = {
         "docs/testing": "tests pytest coverage",
         "docs/tls": "TLS HTTPS SSL certificate renewal Let's Encrypt certbot ACME X25519MLKEM768",
         "docs/transit": "Vault OpenBao Transit hvac SOPS Terraform auto-unseal Spring bao",
+        "docs/webhooks": "webhook webhooks callback signed messages Standard Webhooks",
         "docs/try": "quickstart getting started tutorial demo first steps",
     }
 }
