@@ -65,10 +65,12 @@ class GatewayClient:
             raise ConfigError("the gateway's address must be https, or http on 127.0.0.1")
         self._address = urlsplit(url)
         self._credential = credential
-        try:
-            self._tls = ssl.create_default_context(cafile=ca_file)
-        except OSError as error:
-            raise ConfigError(f"cannot use the CA file {ca_file}: {error.strerror}") from None
+        self._tls = None
+        if self._address.scheme == "https" or ca_file is not None:
+            try:
+                self._tls = ssl.create_default_context(cafile=ca_file)
+            except OSError as error:
+                raise ConfigError(f"cannot use the CA file {ca_file}: {error.strerror}") from None
 
     def create_tenant(self, name: str, plan: str) -> str:
         """Create a tenant; return its id. Raises GatewayError."""
