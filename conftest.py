@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import signal
+from functools import cache
 
 import pytest
+from httpx2._config import create_ssl_context
+from httpx2._transports import default as transports
 from hypothesis import settings
 from tests.compiled import compile_in_parallel
 from tests.memory import keep_files_in_memory
@@ -14,6 +17,8 @@ from tests.threats import require_known_threats
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
+vars(transports)["create_ssl_context"] = cache(create_ssl_context)
+"""A TLS context reads all of the system's authorities: forty milliseconds for each client."""
 gc.disable()  # until the tests are collected: imports create no garbage
 keep_files_in_memory()
 pytest.register_assert_rewrite("tests.fixtures")
