@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from tests.contract.test_public_keys import jwks, verified
 from tests.fixtures import installation as installations
 from tests.fixtures.caller import Caller, refusal_of
@@ -60,6 +59,8 @@ def tenant(installation: installations.Installation) -> Caller:
 
 def errors_in(document: dict[str, Any]) -> object:
     """Return what the strict schema of CycloneDX says against a document."""
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415 - slow
+
     validator = JsonStrictValidator(SCHEMAS[document["specVersion"]])
     return validator.validate_str(json.dumps(document))
 

@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl
 
 import httpx2
 import pytest
-from openapi_spec_validator import validate
 from stripe import WebhookSignature
 from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
@@ -674,6 +673,8 @@ def test_no_secret_is_said(shop: Shop) -> None:
 
 def test_the_description_has_the_webhook(shop: Shop) -> None:
     """With Stripe, the documents describe its webhook, and are valid."""
+    from openapi_spec_validator import validate  # noqa: PLC0415 - slow
+
     with httpx2.Client(
         base_url=shop.installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
     ) as client:

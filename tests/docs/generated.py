@@ -46,19 +46,21 @@ PAGES: Mapping[str, Callable[[], str]] = {
 """The pages of docs/reference, by name."""
 
 
-def documents() -> dict[Path, str]:
-    """Return the text that each page with generated parts must have.
+def documents() -> list[Path]:
+    """Return the pages with generated parts."""
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md"))
+    written = [path for path in pages if "<!-- generated: " in path.read_text()]
+    return [*(REFERENCE / f"{name}.md" for name in PAGES), *written]
+
+
+def document(path: Path) -> str:
+    """Return the text that a page with generated parts must have.
 
     Raises KeyError for a block that does not exist.
     """
-    written = {
-        REFERENCE / f"{name}.md": f"{NOTICE}\n\n{make().strip()}\n" for name, make in PAGES.items()
-    }
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")):
-        text = path.read_text()
-        if "<!-- generated: " in text:
-            written[path] = BLOCK.sub(_block, text)
-    return written
+    if path.parent == REFERENCE:
+        return f"{NOTICE}\n\n{PAGES[path.stem]().strip()}\n"
+    return BLOCK.sub(_block, path.read_text())
 
 
 def _block(found: re.Match[str]) -> str:
