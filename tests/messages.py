@@ -92,14 +92,15 @@ def is_prose(text: str) -> bool:
 def messages_of_module(path: str, source: str) -> Iterator[Text]:
     """Yield the texts of a Python module that users can meet."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
     errors = {
         node.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _returns_error(node)
     }
     for line, use, text in _texts(tree, "text", frozenset(errors)):
         yield Text(path, line, use, one_line(text))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef) and _is_command(path, node):
             docstring = ast.get_docstring(node)
             if docstring:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,7 +14,7 @@ from tests.messages import (
     LOGS,
     ROOT,
     Text,
-    docstrings,
+    docstrings_of_module,
     draw,
     messages,
     messages_of_module,
@@ -153,7 +154,8 @@ def test_the_texts_of_scripts_are_noticed() -> None:
 
 def test_a_seed_decides_what_is_drawn(listed: list[Text]) -> None:
     """The same seed draws the same texts, another seed draws others, and each kind occurs."""
-    kinds = [listed, docstrings(), paragraphs()]
+    this = Path(__file__)
+    kinds = [listed, list(docstrings_of_module(this.name, this.read_text())), paragraphs()]
     first = list(draw(kinds, 30, 1))
     assert first == list(draw(kinds, 30, 1)) != list(draw(kinds, 30, 2))
     assert {"docstring", "paragraph"} < {text.use for text in first}
