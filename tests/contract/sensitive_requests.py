@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from tests.contract.rows import api_rows
@@ -40,8 +41,12 @@ class Prepared:
     owner: Caller
     colleague: str
     webhook: str
-    approval: str
-    """A request that waits for another owner's approval."""
+    new_person: Callable[..., Caller] = field(repr=False)
+
+    @cached_property
+    def approval(self) -> str:
+        """A request that waits for another owner's approval."""
+        return _asked(self.owner, self.new_person(self.owner.tenant_id))
 
     def request(self, name: str) -> Request:
         """Return a request that succeeds once. The key service refuses only the import."""
@@ -111,10 +116,9 @@ def prepare(
     webhook = owner.post_proven("/webhooks", hook, status=201)["id"]
     plan_of_move = {"sources": [KEY], "target": {"algorithm": "X-Wing"}}
     assert tenant.ask("PUT", "/campaigns/payments", plan_of_move).is_success
-    approval = _asked(owner, new_person(tenant.tenant_id))
     if buys:
         owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
-    return Prepared(owner, colleague, webhook, approval)
+    return Prepared(owner, colleague, webhook, new_person)
 
 
 def _asked(owner: Caller, other: Caller) -> str:

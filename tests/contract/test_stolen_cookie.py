@@ -65,7 +65,9 @@ SENSITIVE = tuple(row for row in ROWS if _is_sensitive(row))
 @pytest.fixture
 def prepared(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Prepared:
     """An owner with objects to change."""
-    return prepare(new_tenant, new_person)
+    prepared = prepare(new_tenant, new_person)
+    assert prepared.approval  # it takes another owner, and tests compare the team
+    return prepared
 
 
 @pytest.fixture
