@@ -44,7 +44,7 @@ class Command:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Texts that may not be in its arguments or output."""
 
-    def __call__(self, *arguments: str | Path, stdin: bytes = b"", **more: Any) -> Ended:
+    def __call__(self, *arguments: str | bytes | Path, stdin: bytes = b"", **more: Any) -> Ended:
         """Run it, and wait for its end."""
         program = [PROGRAM] if more else self.program  # limits are the script's own
         ended = subprocess.run(

@@ -7,14 +7,18 @@ import resource
 import signal
 import socket
 import subprocess
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sdk.tests.cli.conftest import PROGRAM, TIMEOUT
+from tests.fixtures.preloaded import preloaded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sdk.tests.cli.conftest import Command
 
     from pqkeep import Client
@@ -217,9 +221,18 @@ def test_a_redirection_to_the_input(everything: Command, shell: str) -> None:
     assert contents(everything) == before
 
 
-def bounded() -> None:
-    """Limit the address space to a gibibyte, much less than the files."""
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+@contextmanager
+def started_by(folder: Path, command: Command, *prefix: str) -> Iterator[Command]:
+    """Yield the command, imported once in a process that a prefix starts."""
+    with preloaded(folder, "pqkeep.cli:app", first="keys list --help", prefix=prefix) as program:
+        yield replace(command, program=program)
+
+
+@pytest.fixture
+def bounded(command: Command, tmp_path: Path) -> Iterator[Command]:
+    """The command with an address space of a gibibyte, much less than the files."""
+    with started_by(tmp_path, command, "prlimit", f"--as={1 << 30}") as limited_command:
+        yield limited_command
 
 
 READS_ALL = {"encrypt", "sign", "sign with a context", "verify"}
@@ -227,7 +240,7 @@ READS_ALL = {"encrypt", "sign", "sign with a context", "verify"}
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "sparse"])
-def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
+def test_what_has_no_end(command: Command, bounded: Command, tenant: Client, kind: str) -> None:
     """Commands with a size limit read little of a huge file, name it, and write nothing."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
@@ -239,10 +252,9 @@ def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
     for name, words in READING.items():
         if name in READS_ALL:
             continue
-        ended = command(
+        ended = bounded(
             *(kind if word == "{}" else word for word in words),
             *(("--to", "-") if name == "decrypt" else ()),
-            preexec_fn=bounded,
         )
         assert ended.status in {1, 2}, (name, ended)
         assert "a bug in pqkeep" not in ended.err, (name, ended)
@@ -251,20 +263,20 @@ def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
         assert command.names() == before, name
 
 
-def test_a_profile_file_without_end(command: Command) -> None:
+def test_a_profile_file_without_end(bounded: Command) -> None:
     """An endless profile file is refused by name, with little memory."""
-    folder = Path(command.environment["XDG_CONFIG_HOME"]) / "pqkeep"
+    folder = Path(bounded.environment["XDG_CONFIG_HOME"]) / "pqkeep"
     folder.mkdir(parents=True)
     (folder / "config.toml").symlink_to("/dev/zero")
     for words in (("keys", "list", "--profile", "x"), ("status", "--profile", "x")):
-        ended = command(*words, preexec_fn=bounded)
+        ended = bounded(*words)
         assert (ended.status, "config.toml" in ended.err) == (2, True), ended
-    key = command.environment["PQKEEP_API_KEY_FILE"]
-    ended = command("login", "--api-key-file", key, preexec_fn=bounded)
+    key = bounded.environment["PQKEEP_API_KEY_FILE"]
+    ended = bounded("login", "--api-key-file", key)
     assert (ended.status, "config.toml" in ended.err) == (2, True), ended
 
 
-def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
+def test_a_file_that_may_not_be_read(command: Command, tenant: Client, tmp_path: Path) -> None:
     """A file of mode 000 is named with the reason by every command that reads it."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
@@ -274,18 +286,18 @@ def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
     closed.chmod(0)
     before = command.names()
     as_others = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
-    program = [*(as_others if os.geteuid() == 0 else ()), PROGRAM]
-    for name, words in READING.items():
-        if name == "verify":  # its signature is read first
-            continue
-        ended = replace(command, program=program)(
-            *("closed" if word == "{}" else word for word in words),
-            *(("--to", "-") if name == "decrypt" else ()),
-        )
-        assert (ended.status in {1, 2}, ended.out) == (True, b""), (name, ended)
-        assert "closed" in ended.err, (name, ended)
-        assert "Permission denied" in ended.err or "not readable" in ended.err, (name, ended)
-        assert command.names() == before, name
+    with started_by(tmp_path, command, *(as_others if os.geteuid() == 0 else ())) as other:
+        for name, words in READING.items():
+            if name == "verify":  # its signature is read first
+                continue
+            ended = other(
+                *("closed" if word == "{}" else word for word in words),
+                *(("--to", "-") if name == "decrypt" else ()),
+            )
+            assert (ended.status in {1, 2}, ended.out) == (True, b""), (name, ended)
+            assert "closed" in ended.err, (name, ended)
+            assert "Permission denied" in ended.err or "not readable" in ended.err, (name, ended)
+            assert command.names() == before, name
 
 
 def test_a_file_that_is_replaced(command: Command, tenant: Client) -> None:
