@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.fixtures.installation import Installation
 
 from pqkeep import Client
 from pqkeep.audit import Report, verify_report
+from pqkeep.audit._migration import LARGEST
 from pqkeep.migration import save_report
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -258,6 +260,49 @@ def _an_active_key_in_the_cbom(cbom: Json) -> None:
                 entry["value"] = "active"
 
 
+def _two_of_a_key(inventory: Json) -> None:
+    keys = inventory["pages"][0]["keys"]
+    used = next(place for place, key in enumerate(keys) if key["uses"])
+    keys.insert(used, {**keys[used], "uses": 99})
+
+
+def _another_of_more_principals(inventory: Json) -> None:
+    _another_principal(inventory)
+    key = next(key for key in inventory["pages"][0]["keys"] if key["principals"])
+    key["more_principals"] = True
+
+
+def _another_of_merged_principals(inventory: Json) -> None:
+    _another_principal(inventory)
+    inventory["pages"][0]["merged_principals"] = True
+
+
+def _a_principal_twice(inventory: Json) -> None:
+    key = next(key for key in inventory["pages"][0]["keys"] if key["principals"])
+    key["principals"].insert(0, {**key["principals"][0], "uses": 99})
+
+
+def _two_campaigns(campaigns: Json) -> None:
+    listed = campaigns["campaigns"]
+    listed.insert(0, {**listed[0], "quiet_days": 1})
+
+
+def _two_sources(external: Json) -> None:
+    external["sources"].insert(0, {**external["sources"][0], "moved": 1})
+
+
+def _two_components(cbom: Json) -> None:
+    components = cbom["components"]
+    place, archived = next(
+        (place, component)
+        for place, component in enumerate(components)
+        for entry in component.get("properties", ())
+        if (entry["name"], entry["value"]) == ("pqkeep:status", "archived")
+    )
+    edited = json.loads(json.dumps(archived).replace('"archived"', '"active"'))
+    components.insert(place, edited)
+
+
 @pytest.mark.threat("edited-report")
 @pytest.mark.parametrize(
     ("file", "change", "kind", "message"),
@@ -280,6 +325,13 @@ def _an_active_key_in_the_cbom(cbom: Json) -> None:
         ("rules.json", _another_date, "edited", "the rules are not those of record"),
         ("rules.json", _no_rule, "edited", "the rules are not those of record"),
         ("cbom.json", _an_active_key_in_the_cbom, "edited", "default/Kyber768/1"),
+        ("inventory.json", _two_of_a_key, "inserted", "is there twice"),
+        ("inventory.json", _another_of_more_principals, "wrong-count", "api-key:7"),
+        ("inventory.json", _another_of_merged_principals, "wrong-count", "api-key:7"),
+        ("inventory.json", _a_principal_twice, "inserted", "has a principal twice"),
+        ("campaigns.json", _two_campaigns, "inserted", "cards is there twice"),
+        ("external.json", _two_sources, "inserted", "tls is there twice"),
+        ("cbom.json", _two_components, "inserted", "default/Kyber768/1 is there twice"),
     ],
 )
 def test_an_edited_claim_shows(
@@ -315,6 +367,51 @@ def test_malformed_files_are_findings(report: Path, name: str, content: str) -> 
     """A file of any other form is a finding, and no exception."""
     (report / name).write_text(content)
     assert not verify_report(report).is_verified
+
+
+@pytest.mark.threat("edited-report")
+def test_a_report_has_plain_files_only(report: Path) -> None:
+    """A link, a pipe, a folder and a file of any size are refused before anything is read."""
+    strange = report / "more"
+    for make in (
+        lambda: strange.symlink_to("/dev/zero"),
+        lambda: os.mkfifo(strange),
+        strange.mkdir,
+        lambda: (strange.touch(), os.truncate(strange, LARGEST + 1)),
+    ):
+        make()
+        with pytest.raises(OSError, match="a report") as refused:
+            verify_report(report)
+        assert refused.value.filename == str(strange)
+        if strange.is_dir() and not strange.is_symlink():
+            strange.rmdir()
+        else:
+            strange.unlink()
+
+
+@pytest.mark.threat("edited-report")
+def test_values_of_other_types_are_findings(report: Path) -> None:
+    """Numbers, lists and half of a surrogate pair in place of a value raise no exception."""
+    values: list[Any] = [None, [], {}, -1, "\ud800", "\x00", 10**30, True, [[]]]
+    for file in ("inventory.json", "rules.json", "campaigns.json", "external.json", "cbom.json"):
+        whole = (report / file).read_text()
+        for number, value in enumerate(values):
+            content = json.loads(whole)
+            places = list(_places(content))
+            holder, name = places[number * len(places) // len(values)]
+            holder[name] = value
+            (report / file).write_text(json.dumps(content))
+            verify_report(report)
+        (report / file).write_text(whole)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each place of a value: its holder, and its name or number."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, part in items:
+        yield value, name
+        if isinstance(part, dict | list):
+            yield from _places(part)
 
 
 @pytest.mark.threat("edited-report")

@@ -4,6 +4,7 @@ The export and its checkpoint are the evidence. Everything else in the report is
 claim is computed again from the verified records. docs/migration.md says which claims are provable.
 """
 
+import errno
 import json
 import re
 from base64 import b64decode, urlsafe_b64decode
@@ -14,7 +15,7 @@ from datetime import datetime
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pqkeep.audit._formats import MalformedError, canonical, parse
 from pqkeep.audit._verification import verify
@@ -30,8 +31,9 @@ REQUIRED = (EXPORT, CHECKPOINTS, KEYS, INVENTORY, RULES, CAMPAIGNS, EXTERNAL, CB
 """Every report has these files. ``cbom.json`` has a JWS beside it if it is signed."""
 LAG_SECONDS = 120
 """The most seconds between an export and the first use that its inventory does not count."""
+_EVIDENCE = (EXPORT, CHECKPOINTS, KEYS)
 LARGEST = 256 * 1024 * 1024
-"""Bytes of a file, without the export."""
+"""Bytes of a file, without the evidence."""
 
 _USING = frozenset(
     {
@@ -44,6 +46,7 @@ _USED = frozenset({"success", "verification-failed"})
 _MAKES_KEY = frozenset({"generate-key", "rotate-key", "import-key"})
 _CHANGES_RULES = frozenset({"put-rule", "delete-rule", "override-rule"})
 _SYMMETRIC = frozenset({"XAES-256-GCM", "HMAC-SHA-256", "HMAC-SHA-512"})
+_OTHER = "other"
 _NO_RULES = sha256(b"[]").hexdigest()
 _jws_algorithms: Mapping[str, str] = {"ML-DSA-65": "Dilithium3", "ML-DSA-87": "ML-DSA-87"}
 _is_source = re.compile(r"([^/]+)/sha256-([0-9a-f]{64})").fullmatch
@@ -51,6 +54,7 @@ _is_source = re.compile(r"([^/]+)/sha256-([0-9a-f]{64})").fullmatch
 Json = dict[str, Any]
 KeyName = tuple[str, str, int]
 """Keyring, algorithm and version."""
+Name = TypeVar("Name", bound=str | KeyName)
 
 
 @dataclass(slots=True)
@@ -277,6 +281,25 @@ class _Check:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
             self.fail(Kind.MALFORMED, file, "it does not have the form of this report's files")
 
+    def require_plain_files(self) -> None:
+        """Raise OSError for a link, a folder or a device, which could be read forever, and EFBIG."""
+        for path in sorted(self._directory.iterdir()):
+            if path.is_symlink() or not path.is_file():
+                raise OSError(errno.EINVAL, "a report has no links, folders or devices", str(path))
+            if path.name not in _EVIDENCE and path.stat().st_size > LARGEST:
+                most = f"a file of a report has at most {LARGEST >> 20} MiB"
+                raise OSError(errno.EFBIG, most, str(path))
+
+    def by_name(self, file: str, named: Iterable[tuple[Name, Json]]) -> dict[Name, Json]:
+        """Return objects by name. A name that is there twice is a finding."""
+        found: dict[Name, Json] = {}
+        for name, value in named:
+            if name in found:
+                shown = "/".join(map(str, name)) if isinstance(name, tuple) else name
+                self.fail(Kind.INSERTED, file, f"{shown} is there twice")
+            found[name] = value
+        return found
+
     def check_files(self) -> Json | None:
         """Compare each file with the manifest."""
         manifest = self.read(MANIFEST)
@@ -302,7 +325,9 @@ class _Check:
     def check_uses(self, inventory: Json, tally: Tally) -> None:
         """Compare the inventory with the records."""
         pages = inventory["pages"]
-        listed: dict[KeyName, Json] = {}
+        listed = self.by_name(
+            INVENTORY, ((_name_of(key), key) for page in pages for key in page["keys"])
+        )
         for page in pages:
             if page["as_of"]["log_id"] not in tally.logs or page["as_of"]["size"] > tally.size:
                 self.fail(
@@ -311,7 +336,6 @@ class _Check:
                     f"it counts {page['as_of']['size']} records of log {page['as_of']['log_id']}; "
                     f"the export has {tally.size} of {tally.logs[-1]}",
                 )
-            listed.update({_name_of(key): key for key in page["keys"]})
         by_key: dict[KeyName | None, dict[tuple[str, str, str], Uses]] = {}
         for (name, algorithm, principal, operation), uses in tally.uses.items():
             by_key.setdefault(name, {})[algorithm, principal, operation] = uses
@@ -350,8 +374,6 @@ class _Check:
             if proven.get(operation) != said.get(operation):
                 was, has = said.get(operation, (0,)), proven.get(operation, (0,))
                 self._fail_count(name, f"uses by {operation}", was, has)
-        if is_merged or key["more_principals"]:
-            return
         of_principal = {
             (principal, operation): (uses.count, uses.first, uses.last)
             for (_, principal, operation), uses in found.items()
@@ -359,9 +381,14 @@ class _Check:
         stated = {
             (entry["principal"], entry["operation"]): _stated(entry) for entry in key["principals"]
         }
-        for place in sorted({*of_principal, *stated}):
-            if of_principal.get(place) != stated.get(place):
-                was, has = stated.get(place, (0,)), of_principal.get(place, (0,))
+        if len(stated) < len(key["principals"]):
+            self.fail(Kind.INSERTED, INVENTORY, f"{_shown(name)} has a principal twice")
+        has_more = is_merged or (key["more_principals"] and len(of_principal) > len(stated))
+        for place in sorted(stated if has_more else {*of_principal, *stated}):
+            was, has = stated.get(place, (0,)), of_principal.get(place, (0,))
+            # Above 10,000 principals a month, later uses are those of "other".
+            is_less = is_merged and (was[0] < has[0] or place[0] == _OTHER)
+            if was != has and not is_less:
                 self._fail_count(name, f"uses by {place[1]} of {place[0]}", was, has)
 
     def _fail_count(self, name: KeyName, what: str, said: object, proven: object) -> None:
@@ -409,7 +436,9 @@ class _Check:
 
     def check_campaigns(self, campaigns: Json, tally: Tally) -> None:
         """Compare each campaign with the digest in the newest record of its definition."""
-        listed = {campaign["name"]: campaign for campaign in campaigns["campaigns"]}
+        listed = self.by_name(
+            CAMPAIGNS, ((campaign["name"], campaign) for campaign in campaigns["campaigns"])
+        )
         for name in sorted(tally.campaigns.keys() - listed.keys()):
             self.fail(Kind.MISSING, CAMPAIGNS, f"the campaign {name} is missing")
         for name, campaign in listed.items():
@@ -423,7 +452,9 @@ class _Check:
 
     def check_external(self, external: Json, tally: Tally) -> None:
         """Compare each list of keys elsewhere with the digest in its newest import."""
-        listed = {source["source"]: source for source in external["sources"]}
+        listed = self.by_name(
+            EXTERNAL, ((source["source"], source) for source in external["sources"])
+        )
         proven = {name: record for name, record in tally.external.items() if record is not None}
         for name in sorted(proven.keys() - listed.keys()):
             self.fail(Kind.MISSING, EXTERNAL, f"the source {name} is missing")
@@ -446,7 +477,7 @@ class _Check:
         """Compare the bill of materials with the inventory, and its signature with the records."""
         if f"tenant:{tally.tenant}" != cbom["metadata"]["component"]["bom-ref"]:
             self.fail(Kind.ANOTHER_TENANT, CBOM, "it is another tenant's")
-        described: dict[KeyName, tuple[str, str]] = {}
+        facts: list[tuple[KeyName, Json]] = []
         further = sorted(self._directory.glob(f"{CBOM}.[0-9]*"))
         more = [self.read(path.name) or {} for path in further if path.suffix != ".jws"]
         for component in [one for part in (cbom, *more) for one in part["components"]]:
@@ -455,10 +486,11 @@ class _Check:
                 key = said["pqkeep:keyring"], said["pqkeep:algorithm"]
                 version = int(said["pqkeep:key-version"])
                 material = component["cryptoProperties"]["relatedCryptoMaterialProperties"]
-                facts = said["pqkeep:status"], material["id"]
-                described[(*key, version)] = facts
+                state = {"status": said["pqkeep:status"], "fingerprint": material["id"]}
+                facts.append(((*key, version), state))
+        described = self.by_name(CBOM, facts)
         listed = {
-            _name_of(entry): (entry["status"], entry["fingerprint"])
+            _name_of(entry): {name: entry[name] for name in ("status", "fingerprint")}
             for page in inventory["pages"]
             for entry in page["keys"]
             if not entry.get("keyring_deleted")
@@ -510,12 +542,14 @@ def verify_report(
 
     ``others`` are further files for ``verify``, such as checkpoints that you saved; it takes the
     witnesses too. Without trusted
-    keys, the result shows only that the report is consistent. Raises the errors of ``verify``.
+    keys, the result shows only that the report is consistent. Raises the errors of ``verify``, and
+    OSError for a directory with anything but files, or with a file of more than 256 MiB.
     """
     folder = Path(directory)
     check = _Check(folder)
+    check.require_plain_files()
     manifest = check.check_files()
-    evidence = [folder / name for name in (EXPORT, CHECKPOINTS, KEYS)]
+    evidence = [folder / name for name in _EVIDENCE]
     report = verify(
         [*(path for path in evidence if path.exists()), *others],
         trusted_keys,
