@@ -8,6 +8,7 @@ import shutil
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -369,15 +370,20 @@ def test_malformed_files_are_findings(report: Path, name: str, content: str) -> 
     assert not verify_report(report).is_verified
 
 
+def _sparse_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)
+
+
 @pytest.mark.threat("edited-report")
 def test_a_report_has_plain_files_only(report: Path) -> None:
     """A link, a pipe, a folder and a file of any size are refused before anything is read."""
     strange = report / "more"
     for make in (
-        lambda: strange.symlink_to("/dev/zero"),
-        lambda: os.mkfifo(strange),
+        partial(strange.symlink_to, "/dev/zero"),
+        partial(os.mkfifo, strange),
         strange.mkdir,
-        lambda: (strange.touch(), os.truncate(strange, LARGEST + 1)),
+        partial(_sparse_file, strange),
     ):
         make()
         with pytest.raises(OSError, match="a report") as refused:
