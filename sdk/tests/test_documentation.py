@@ -25,6 +25,7 @@ RESOURCES = (
     "keyrings",
     "campaigns",
     "rules",
+    "notices",
     "webhooks",
     "tenants",
     "api_keys",

@@ -17,6 +17,7 @@ from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
+from pqkeep.resources.notices import Notices
 from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
@@ -68,6 +69,7 @@ class AsyncClient:
         self.keyrings: Keyrings[AsyncTransport] = Keyrings(self._transport)
         self.campaigns: Campaigns[AsyncTransport] = Campaigns(self._transport)
         self.rules: AlgorithmRules[AsyncTransport] = AlgorithmRules(self._transport)
+        self.notices: Notices[AsyncTransport] = Notices(self._transport)
         self.webhooks: Webhooks[AsyncTransport] = Webhooks(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)

@@ -18,6 +18,7 @@ from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
+from pqkeep.resources.notices import Notices
 from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
@@ -81,6 +82,7 @@ class Client:
         self.keyrings: Keyrings[Transport] = Keyrings(self._transport)
         self.campaigns: Campaigns[Transport] = Campaigns(self._transport)
         self.rules: AlgorithmRules[Transport] = AlgorithmRules(self._transport)
+        self.notices: Notices[Transport] = Notices(self._transport)
         self.webhooks: Webhooks[Transport] = Webhooks(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)

@@ -911,6 +911,32 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What needs attention, and the page of the portal where it is mended."""
+
+    id: str
+    kind: str
+    severity: str
+    """info, warning or danger."""
+    text: str
+    """The notice as a sentence."""
+    action: str
+    """What mends it."""
+    path: str
+    """The page for that, beneath /portal."""
+    count: int
+    """The number of subjects."""
+    names: tuple[str, ...]
+    """The first subjects."""
+    at: datetime | None
+    """The next destruction, expiry or denial; of an event, its time."""
+    opened_at: datetime
+    raised_at: datetime
+    """When its cause last grew."""
+    closed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookDelivery:
     """One message to a webhook, and its last attempt."""
 

@@ -126,3 +126,25 @@ def test_keys_are_listed_with_their_uses(command: Command, tenant: Client) -> No
     assert json.loads(use) == key["principals"][0]
     assert command("inventory", "uses", "Kyber768").status == 0
     assert command("inventory", "uses", "Kyber768", "--keyring", "default").status == 2
+
+
+def test_keys_are_filtered_and_notices_are_listed(command: Command, tenant: Client) -> None:
+    """The filters of the inventory reach the service, and a notice is a row and JSON."""
+    tenant.keys.generate("Kyber768")
+    until_counted(tenant)
+    for options, count in (
+        (("--status", "active", "--created-since", "1h"), 1),
+        (("--created-before", "1d"), 0),
+        (("--status", "retired"), 0),
+        (("--unused-since", "30d"), 1),
+        (("--used-by", "checkout", "--used-since", "30d"), 0),
+    ):
+        listed = command("inventory", "list", *options, "--output", "json")
+        assert listed.status == 0, listed.err
+        assert len(json.loads(listed.out)["keys"]) == count, options
+    assert command("inventory", "list", "--status", "lost").status != 0
+    shown = command("notices", "list", "--output", "json")
+    assert shown.status == 0, shown.err
+    kinds = [notice["kind"] for notice in json.loads(shown.out)["notices"]]
+    assert kinds == [notice.kind for notice in tenant.notices.list()]
+    assert command("notices", "list", "--closed").status == 0

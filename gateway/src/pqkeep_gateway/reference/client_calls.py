@@ -169,6 +169,7 @@ CALLS: Mapping[str, ClientCall] = {
     "list_campaigns": ClientCall(
         "campaigns.list", "for campaign in {}:\n    print(campaign.name, campaign.state)"
     ),
+    "list_notices": ClientCall("notices.list", "for notice in {}:\n    print(notice.text)"),
     "list_webhooks": ClientCall(
         "webhooks.list", "for webhook in {}:\n    print(webhook.name, webhook.state)"
     ),

@@ -25,6 +25,7 @@ from pqkeep.cli import (
     keys,
     login,
     macs,
+    notices,
     re_encryption,
     report,
     rules,
@@ -65,6 +66,7 @@ for group in (
     inventory,
     report,
     transit,
+    notices,
     webhooks,
 ):
     app.add_typer(group.app)

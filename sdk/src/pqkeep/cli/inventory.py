@@ -74,7 +74,7 @@ UNATTRIBUTED = {"algorithm": "ALGORITHM", **{name: USES[name] for name in list(U
 
 
 @command(app, "list")
-def list_(
+def list_(  # noqa: PLR0913 - filters, by name
     invocation: Invocation,
     *,
     since: PastTime = None,
@@ -83,10 +83,42 @@ def list_(
         typer.Option("--keyring", metavar="NAME", help="Only this keyring.", show_default=False),
     ] = None,
     algorithm: AlgorithmOption = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATUS", help="Only this status, such as active.", show_default=False
+        ),
+    ] = None,
+    used_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only keys that this API key or principal used.",
+            show_default=False,
+        ),
+    ] = None,
+    used_since: PastTime = None,
+    unused_since: PastTime = None,
+    created_since: PastTime = None,
+    created_before: PastTime = None,
 ) -> None:
-    """List all key versions with their uses. JSON output has one page per line."""
+    """List key versions with their uses. JSON output has one page per line.
+
+    Of keys older than a year that checkout used last month: --created-before 365d --used-by
+    checkout --used-since 30d.
+    """
     with invocation.connect() as client:
-        pages = client.inventory.pages(since=since, keyring=keyring, algorithm=algorithm)
+        pages = client.inventory.pages(
+            since=since,
+            keyring=keyring,
+            algorithm=algorithm,
+            status=status,
+            used_by=used_by,
+            used_since=used_since,
+            unused_since=unused_since,
+            created_since=created_since,
+            created_before=created_before,
+        )
         if invocation.is_json:
             for page in pages:
                 show_json_line(page)

@@ -29,23 +29,41 @@ class Inventory(Generic[T_co]):
     _transport: T_co
 
     @Listing
-    def pages(
+    def pages(  # noqa: PLR0913 - filters, by name
         self,
         *,
         since: datetime | None = None,
         keyring: str | None = None,
         algorithm: str | None = None,
+        status: str | None = None,
+        used_by: str | None = None,
+        used_since: datetime | None = None,
+        unused_since: datetime | None = None,
+        created_since: datetime | None = None,
+        created_before: datetime | None = None,
         page_size: int | None = None,
     ) -> Pages[InventoryPage]:
         """Yield the pages of the inventory, by keyring, algorithm and version.
 
-        ``since`` is a time with an offset from UTC: only uses from the beginning of its day count.
-        A page has at most 50 key versions. Its counts are exact up to its own ``as_of``.
+        Times have an offset from UTC. ``since``: only uses from the beginning of its day count.
+        ``algorithm`` and ``status`` may be several, separated by commas. ``used_by`` is a principal,
+        or the name of an API key; then ``used_since`` and ``unused_since`` are about its uses. A page has at most 50 key versions. Its counts are exact up to its own ``as_of``.
         """
         query = {
             "since": None if since is None else since.isoformat(),
             "keyring": keyring,
             "algorithm": algorithm,
+            "status": status,
+            "used_by": used_by,
+            **{
+                name: None if at is None else at.isoformat()
+                for name, at in (
+                    ("used_since", used_since),
+                    ("unused_since", unused_since),
+                    ("created_since", created_since),
+                    ("created_before", created_before),
+                )
+            },
             "limit": page_size,
         }
 
