@@ -223,7 +223,7 @@ class Dev:
         self._keep(management_url=next(iter(self._management), ""))  # pqkeepd doctor asks there
         mailbox = gateway_config.read(self._layout.gateway_settings).mailbox
         invitation, password = self._invite_owner(), self._credentials.owner_password
-        portal = f"{self._url}/portal"
+        portal = f"{self._url.replace(HOST, 'localhost')}/portal"  # passkeys need a name
         who = urlencode({"invitation": invitation, "email": OWNER, "password": password})
         return Ready(
             base_url=self._url,
