@@ -227,6 +227,7 @@ def test_each_kind_has_a_cause() -> None:
     assert set(CAUSES) == set(TENANT_KINDS)
 
 
+@pytest.mark.threat("hidden-notice")
 @pytest.mark.parametrize("kind", CAUSES)
 async def test_a_cause_reaches_page_bell_mail_and_webhook(world: World, kind: NoticeKind) -> None:
     """The list, the number of new notices, one mail and one signed message follow from a cause.
@@ -255,6 +256,7 @@ async def test_a_cause_reaches_page_bell_mail_and_webhook(world: World, kind: No
     assert "others" not in {name for name, _ in taken}
 
 
+@pytest.mark.threat("hidden-notice")
 async def test_a_request_for_approval_stays_visible(world: World) -> None:
     """The person that asked cannot dismiss the notice, so those who decide still see it."""
     watched = Watched(world, await world.person())

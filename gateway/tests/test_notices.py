@@ -177,6 +177,7 @@ async def test_another_tenant_sees_and_changes_nothing(
     assert (await notices.list(other.id, None)).total == 1
 
 
+@pytest.mark.threat("hidden-notice")
 async def test_a_dismissed_notice_returns_when_it_grows(world: World, notices: SqlNotices) -> None:
     """It is hidden from everybody and from mail, until its cause grows."""
     await world.person()

@@ -200,6 +200,7 @@ CASES: dict[Callable[[list[Line], Log], None], Found] = {
 }
 
 
+@pytest.mark.threat("incomplete-evidence")
 @pytest.mark.parametrize("change", CASES)
 def test_changed_evidence(
     log: Log, check: Callable[..., Found], change: Callable[[list[Line], Log], None]
