@@ -12,7 +12,7 @@ VENV := .venv$(patsubst %,-%,$(filter-out python3,$(notdir $(PYTHON))))
 BIN := $(VENV)/bin
 DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
-LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice)
+LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice kubernetes)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check

@@ -37,3 +37,15 @@ def test_everything_that_a_process_needs_is_locked(process: str) -> None:
         named = tomllib.loads(text)["project"]["dependencies"]
         names = {re.split(r"[\[<>=~!]", each)[0] for each in named} - {"pqkeep-protocol"}
         assert names <= _locked(process).keys()
+
+
+def test_the_plugin_s_requirements_are_its_extras() -> None:
+    """The plugin for Kubernetes has the locked versions of the command, and what its extra names."""
+    text = (REQUIREMENTS.parent / "sdk/pyproject.toml").read_text()
+    extra = tomllib.loads(text)["project"]["optional-dependencies"]["kubernetes"]
+    names = {re.split("[<>=]", requirement)[0] for requirement in extra}
+    plugin, all_of_them = _locked("kubernetes"), _locked("run")
+    assert names <= plugin.keys()
+    assert {name: all_of_them.get(name) for name in plugin.keys() - names} == {
+        name: version for name, version in plugin.items() if name not in names
+    }

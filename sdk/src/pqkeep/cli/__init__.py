@@ -23,6 +23,7 @@ from pqkeep.cli import (
     inventory,
     keyrings,
     keys,
+    kms_plugin,
     login,
     macs,
     notices,
@@ -54,6 +55,7 @@ re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
 macs.add_to(app)
+kms_plugin.add_to(app)
 for group in (
     keys,
     keyrings,
