@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -30,12 +31,19 @@ from pqkeep_keyservice.ledger.key_usage import (
     preview_rules,
 )
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS, RARE
-from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records, newest_rules_revisions
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, COMMON_OPERATIONS, RARE
+from pqkeep_keyservice.ledger.search import (
+    MAX_SCANNED,
+    count_records,
+    list_records,
+    newest_rules_revisions,
+)
 from pqkeep_protocol.algorithms import USES, Algorithm, Operation
 from pqkeep_protocol.audit import (
     REFUSED,
+    CountBy,
     CountOperations,
+    CountRecords,
     GetUsage,
     ListCheckpoints,
     ListRecords,
@@ -450,6 +458,39 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
                 list_records(long_log, request)
     assert plans
     assert [plan for plan in plans if not plan.startswith("SEARCH audit_records")] == []
+
+
+async def test_counts_equal_those_of_the_rows(long_log: sa.Connection, backend: str) -> None:
+    """Each count is the number of rows with the value; it says where uncounted ones begin."""
+
+    def value(row: Any, by: CountBy) -> str | None:
+        if by is CountBy.KEY:
+            algorithm = "" if row.algorithm is None else f"/{row.algorithm}"
+            version = "" if row.key_version is None else f" v{row.key_version}"
+            return None if row.keyring is None else f"{row.keyring}{algorithm}{version}"
+        if by in {CountBy.HOUR, CountBy.DAY}:
+            hours = row.recorded_at_us // 3_600_000_000
+            return str(hours if by is CountBy.HOUR else hours // 24)
+        return str(getattr(row, "source_address" if by is CountBy.ADDRESS else by.value))
+
+    for tenant, outcome in ((TENANTS[0], None), (INSTALLATION, REFUSED), (INSTALLATION, None)):
+        query = ListRecords(tenant=tenant, outcome=outcome, newest_first=True)
+        for by in CountBy:
+            counts = count_records(long_log, CountRecords(tenant=tenant, query=query, by=by))
+            of = AUDIT_RECORDS.c
+            rows = sa.select(AUDIT_RECORDS).where(of.id >= (counts.next or 0))
+            if tenant != INSTALLATION:
+                rows = rows.where(of.tenant_id == str(tenant))
+            if outcome:
+                rows = rows.where(RARE["refused"])
+            expected = Counter(value(row, by) for row in long_log.execute(rows))
+            del expected[None]
+            assert {row.value: row.count for row in counts.counts} == expected
+            assert (counts.total, counts.values) == (sum(expected.values()), len(expected))
+            few = CountRecords(tenant=tenant, query=query, by=by, limit=1)
+            assert count_records(long_log, few).counts == counts.counts[:1]
+    with pytest.raises(ValueError, match="tenant's"):
+        CountRecords(tenant=TENANTS[1], query=query, by=CountBy.DAY)
 
 
 async def test_revisions_of_rules_are_found_among_rare_records(

@@ -17,6 +17,7 @@ from pqkeep_protocol.audit import (
     MAX_INVENTORY_LISTED,
     AnyAuditRequest,
     AnyAuditResult,
+    CountRecords,
     Digest,
     FindEvidence,
     InventorySort,
@@ -205,8 +206,9 @@ def _of(kind: type[Struct]) -> SearchStrategy[Any]:
         plain = {name: st.just(getattr(unsearched, name)) for name in _SEARCHING}
         anywhere = {"after": st.none()}
         return st.builds(kind, **fields | plain) | st.builds(kind, **fields | anywhere)
-    if kind is FindEvidence:
-        fields |= {"after": st.integers(0, 2**31), "size": st.integers(2**31 + 1, 2**63 - 1)}
+    if kind in (CountRecords, FindEvidence):
+        if kind is FindEvidence:
+            fields |= {"after": st.integers(0, 2**31), "size": st.integers(2**31 + 1, 2**63 - 1)}
         del fields["tenant"]
         return st.builds(
             lambda query, **rest: kind(tenant=query.tenant, query=query, **rest), **fields

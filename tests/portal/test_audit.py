@@ -43,7 +43,8 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     rows = page.get_by_role("table").first.get_by_role("row")
     expect(rows.nth(1)).to_contain_text("sign-in")
     assert_accessible(page)
-    page.get_by_label("Operation").select_option("encrypt")
+    page.get_by_text("All filters").click()
+    page.get_by_label("Operation").fill("encrypt")
     page.get_by_role("button", name="Apply").click()
     expect(rows).to_have_count(6)
     go_to(page, "/portal/audit?principal=api-key:77")
@@ -51,7 +52,7 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     go_to(page, "/portal/audit?key_version=newest")
     expect(page.get_by_text("The key version must be a whole number, such as 3.")).to_be_visible()
     go_to(page, "/portal/audit?from=yesterday")
-    expect(page.get_by_text("Write the day as 2026-01-31.")).to_be_visible()
+    expect(page.get_by_text("Write the day as 2026-01-31, or the time")).to_be_visible()
     go_to(page, "/portal/audit?outcome=nonsense&key_version=3")
     expect(page.get_by_text("This outcome does not exist")).to_be_visible()
     expect(page.get_by_text("ERR_INVALID_001", exact=True)).to_be_visible()
@@ -99,10 +100,54 @@ def test_the_filters_take_what_the_table_shows(installation: Installation) -> No
         assert problem in page.replace("&#34;", '"')
         assert _OPERATION.findall(page) == []
     page = get_page(owner, "/portal/audit").text
-    assert 'data-label="From" class="nowrap"><span class="small mono">127.0.0.1<' in page
+    assert 'data-label="From" class="small mono nowrap">127.0.0.1<' in page
     page = get_page(owner, "/portal/audit?principal=nobody%40example.org").text
     assert "no member has this e-mail address" in page
     assert 'name="tenant"' not in page
+
+
+def test_a_range_of_the_histogram_is_chosen(visit_as: SignedIn, viewer: Caller) -> None:
+    """Bars lead to their time, groups to their records, and new records come by themselves."""
+    page = visit_as(viewer).open("/portal/audit")
+    bar = page.locator("[data-histogram] a").last
+    bar.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**from=*")
+    expect(page.get_by_label("From (UTC)")).not_to_have_value("")
+    expect(page.get_by_role("table").get_by_role("row").nth(1)).to_contain_text("sign-in")
+    page.locator("[data-histogram] a").last.focus()
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+    page.wait_for_load_state()
+    page.get_by_role("link", name="operation", exact=True).click()
+    row = page.get_by_role("row", name="encrypt 5")
+    expect(row).to_be_visible()
+    assert_accessible(page)
+    row.get_by_role("link").click()
+    rows = page.get_by_role("region", name="Records").get_by_role("row")
+    expect(rows).to_have_count(6)
+    go_to(page, "/portal/audit")
+    assert len(page.content()) < 60_000
+    page.get_by_label("Show new records").check()
+    viewer.refusal("/kms/keys/generate", {"algorithm": "Kyber768"})
+    expect(rows.nth(1)).to_contain_text("generate-key")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("group=outcome", "outcome=success"),
+        ("group=key", "keyring=default&amp;algorithm=Kyber768&amp;key_version=1"),
+        ("group=address", "source_address=127.0.0.1"),
+        ("group=principal&outcome=success", "principal=api-key%3A1"),
+        ("q=within%3A24h+encrypt", "q=encrypt+within%3A1h"),
+        ("from=2020-01-01T00%3A00&to=2020-01-02T00%3A00", "No record matches"),
+        ("operation=sign-ins", ">sign-in<"),
+    ],
+)
+def test_links_narrow_the_log(viewer: Caller, query: str, expected: str) -> None:
+    """Groups, ranges and times of the form are links and filters without JavaScript."""
+    assert expected in get_page(viewer, f"/portal/audit?{query}").text
 
 
 def test_an_operator_sees_whose_records_they_are(installation: Installation) -> None:

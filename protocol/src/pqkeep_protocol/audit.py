@@ -131,6 +131,57 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
+class CountBy(StrEnum):
+    """The values by which records are counted."""
+
+    PRINCIPAL = "principal"
+    KEY = "key"
+    """Keyring, algorithm and version, as far as the record has them."""
+    ADDRESS = "address"
+    OUTCOME = "outcome"
+    OPERATION = "operation"
+    HOUR = "hour"
+    """Hours since 1970, in UTC."""
+    DAY = "day"
+    """Days since 1970, in UTC."""
+
+
+MAX_COUNTED_VALUES = 1_000
+
+
+class RecordCount(Struct, frozen=True, array_like=True):
+    """The number of records with one value."""
+
+    value: str
+    count: Natural
+
+
+class RecordCounts(Result, frozen=True, kw_only=True, tag="record-counts"):
+    """Records by a value, the most frequent first; times in their order, the newest first."""
+
+    counts: tuple[RecordCount, ...]
+    total: Natural
+    """The records of all values, including those that are not listed."""
+    values: Natural
+    """The number of values, including those that are not listed."""
+    next: Natural | None
+    """The id from which on records were not counted. None: all matching records were counted."""
+
+
+class CountRecords(Request[RecordCounts], frozen=True, kw_only=True, tag="count-records"):
+    """Count the matching records by a value, among as many records as one search reads."""
+
+    query: ListRecords
+    """The filters, times, place and order. Its limit does not count."""
+    by: CountBy
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNTED_VALUES)] = 100
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a query of another tenant."""
+        if self.query.tenant != self.tenant:
+            raise ValueError("the query must be the tenant's")
+
+
 class Proof(Struct, frozen=True, array_like=True):
     """One record and its inclusion proof (RFC 9162, 2.1.3)."""
 
@@ -884,6 +935,7 @@ class GetMigration(Request[Migration], frozen=True, kw_only=True, tag="get-migra
 AnyAuditRequest = (
     RecordEvents
     | ListRecords
+    | CountRecords
     | FindEvidence
     | ProveRecords
     | ListCheckpoints
@@ -910,6 +962,7 @@ AnyAuditRequest = (
 AnyAuditResult = (
     Recorded
     | Records
+    | RecordCounts
     | FoundEvidence
     | Proofs
     | Subtrees

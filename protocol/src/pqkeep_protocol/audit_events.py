@@ -237,6 +237,7 @@ class AuditEvent(StrEnum):
     GET_INSTALLATION = "get-installation"
     GET_USAGE = "get-usage"
     LIST_AUDIT_RECORDS = "list-audit-records"
+    COUNT_AUDIT_RECORDS = "count-audit-records"
     PROVE_AUDIT_RECORD = "prove-audit-record"
     LIST_AUDIT_CHECKPOINTS = "list-audit-checkpoints"
     SIGN_AUDIT_CHECKPOINT = "sign-audit-checkpoint"

@@ -676,6 +676,29 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCount:
+    """The number of audit records with one value."""
+
+    value: str
+    """As in records. An hour or a day is the time of its beginning."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCounts:
+    """Audit records, counted by a value."""
+
+    counts: tuple[RecordCount, ...]
+    """The most frequent first, or the newest hour or day."""
+    total: int
+    """The counted records."""
+    values: int
+    """The number of values, also those that are not listed."""
+    next: int | str | None
+    """The ``before`` that counts older records. None: all were counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLog:
     """The checkpoint of the audit log up to which uses are counted."""
 

@@ -112,6 +112,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
             AuditEvent.LIST_NOTICES,
             AuditEvent.LIST_NOTICE_SETTINGS,
             AuditEvent.LIST_AUDIT_RECORDS,
+            AuditEvent.COUNT_AUDIT_RECORDS,
             AuditEvent.PROVE_AUDIT_RECORD,
             AuditEvent.LIST_AUDIT_CHECKPOINTS,
             AuditEvent.GET_AUDIT_NOTE,

@@ -5,7 +5,8 @@ An operator sees all records, every other caller those of their tenant. Reading 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from pqkeep_gateway.api.audit_data import (
     CHECKPOINT,
     CHECKPOINTS,
     CONSISTENCY,
+    COUNTS,
     KEYS,
     PROOF,
     RECORDS,
@@ -27,9 +29,12 @@ from pqkeep_gateway.api.audit_data import (
     CheckpointData,
     CheckpointsData,
     ConsistencyData,
+    CountData,
+    CountsData,
     ProofData,
     RecordsData,
     WitnessesData,
+    instant,
     record,
     shown,
     shown_keys,
@@ -42,6 +47,7 @@ from pqkeep_gateway.api.audit_fields import (
     BEFORE,
     CAMPAIGN,
     CHECKPOINTS_LIMIT,
+    COUNT_BY,
     EXPORTED_AFTER,
     FIRST,
     FROM,
@@ -64,6 +70,7 @@ from pqkeep_gateway.api.audit_fields import (
     SOURCE_ADDRESS,
     TENANT,
     TO,
+    VALUES_LIMIT,
     Order,
 )
 from pqkeep_gateway.api.audit_log import AuditLogs
@@ -87,6 +94,9 @@ from pqkeep_gateway.shards import ShardNotFoundError, Shards
 from pqkeep_gateway.storage.tenants import SqlTenants, TenantFilter
 from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_protocol.audit import (
+    MAX_COUNTED_VALUES,
+    CountBy,
+    CountRecords,
     GetNote,
     ListAuditKeys,
     ListCheckpoints,
@@ -116,6 +126,13 @@ def endpoints(
             audit.list_records,
             RECORDS,
             *(AFTER, BEFORE, ORDER, *_FILTERS, RECORDS_LIMIT),
+        ),
+        _reading(
+            "/audit/counts",
+            "count_audit_records",
+            audit.count_records,
+            COUNTS,
+            *(COUNT_BY, BEFORE, *_FILTERS, VALUES_LIMIT),
         ),
         _reading("/audit/records/{id}/proof", "prove_audit_record", audit.prove, PROOF, RECORD_ID),
         _reading(
@@ -237,6 +254,51 @@ class _Audit:
         found = merged(pages, begin, newest_first=newest_first, limit=request.limit)
         return RecordsData(
             records=found.records, next=found.next, logs=tuple(ids[log] for log in found.logs)
+        )
+
+    async def count_records(self, call: ApiCall) -> CountsData:
+        """Count records by a value, from the newest on, with the filters of the records.
+
+        At most 10,000 records are read at once. `next` is where the next request goes on.
+        """
+        query, by, limit = await self._query(call), call[COUNT_BY], call[VALUES_LIMIT]
+        logs = await self._logs.all(call, query.tenant)
+        pages = await asyncio.gather(
+            *(
+                log.ask(
+                    CountRecords(
+                        tenant=query.tenant,
+                        query=msgspec.structs.replace(
+                            query, before=before_in(call[BEFORE], place), newest_first=True
+                        ),
+                        by=by,
+                        limit=limit if len(logs) == 1 else MAX_COUNTED_VALUES,
+                    )
+                )
+                for place, log in enumerate(logs)
+            )
+        )
+        counted = Counter[str]()
+        for page in pages:
+            counted.update({row.value: row.count for row in page.counts})
+        unit = _SECONDS_OF.get(by)
+        values = (
+            sorted(counted, key=int, reverse=True)
+            if unit
+            else sorted(counted, key=lambda value: (-counted[value], value))
+        )
+        ends = [page.next for page in pages]
+        return CountsData(
+            counts=tuple(
+                CountData(
+                    value=instant(int(value) * unit * 1_000_000) if unit else value,
+                    count=counted[value],
+                )
+                for value in values[:limit]
+            ),
+            total=sum(page.total for page in pages),
+            values=max(len(values), *(page.values for page in pages)),
+            next=ends[0] if len(ends) == 1 else _places(ends),
         )
 
     async def _query(self, call: ApiCall) -> ListRecords:
@@ -425,6 +487,16 @@ class _Audit:
                             yield line
 
         return JsonLines(f"pqkeep-audit-{heads[-1][0]}.jsonl", chunks())
+
+
+_SECONDS_OF = {CountBy.HOUR: 3_600, CountBy.DAY: 86_400}
+
+
+def _places(ends: Sequence[int | None]) -> str | None:
+    """Return the place in each of several logs from which on to count; None at the end of all."""
+    if all(end is None for end in ends):
+        return None
+    return ".".join("1" if end is None else str(end) for end in ends)
 
 
 def _tenant_of(call: ApiCall) -> TenantId:

@@ -65,6 +65,30 @@ class RecordData(Data, frozen=True, kw_only=True):
     campaign: Annotated[str | None, Meta(description="The campaign that the record belongs to.")]
 
 
+class CountData(Data, frozen=True, kw_only=True):
+    """The number of records with one value."""
+
+    value: Annotated[
+        str, Meta(description="As in records. An hour or a day is the time of its beginning.")
+    ]
+    count: Annotated[int, Meta(ge=1)]
+
+
+class CountsData(Data, frozen=True, kw_only=True):
+    """Records by a value: the most frequent first, or the newest hour or day."""
+
+    counts: tuple[CountData, ...]
+    total: Annotated[int, Meta(ge=0, description="The counted records.")]
+    values: Annotated[int, Meta(ge=0, description="The values, also those that are not listed.")]
+    next: Annotated[
+        int | str | None,
+        Meta(
+            description="Send this as `before` to count older records; null if all were counted. "
+            "At most 10,000 records are read at once."
+        ),
+    ]
+
+
 class RecordsData(Data, frozen=True, kw_only=True):
     """One page of records."""
 
@@ -311,6 +335,9 @@ WITNESSES = WitnessesData(
     )
 )
 RECORDS = RecordsData(records=(RECORD,), next=42)
+COUNTS = CountsData(
+    counts=(CountData(value="api-key:1/checkout", count=12),), total=12, values=1, next=None
+)
 CHECKPOINTS = CheckpointsData(checkpoints=(CHECKPOINT,))
 PROOF = ProofData(record=RECORD, leaf_index=41, size=64, path=6 * (_HASH,), checkpoint=CHECKPOINT)
 CONSISTENCY = ConsistencyData(first=32, second=64, path=(_HASH,))

@@ -20,7 +20,7 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.storage.tenants import MAX_NAME
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import MAX_OPERATIONS, MAX_PAGE, REFUSED
+from pqkeep_protocol.audit import MAX_COUNTED_VALUES, MAX_OPERATIONS, MAX_PAGE, REFUSED, CountBy
 from pqkeep_protocol.keys import DEFAULT_SHARD, MAX_KEY_VERSION, KeyVersion
 
 _SIGNING_ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
@@ -159,6 +159,14 @@ PAGE_VIEWS = boolean_field(
     example=False,
 ).or_default(default=True)
 RECORDS_LIMIT = _limit(MAX_PAGE)
+COUNT_BY = choice_field(
+    "by",
+    "The value to count by. `key` is keyring, algorithm and version. Records without it are not "
+    "counted.",
+    tuple(CountBy),
+    CountBy.PRINCIPAL,
+)
+VALUES_LIMIT = _limit(MAX_COUNTED_VALUES)
 RECORD_ID = integer_field(
     "id", "The record's id.", 1, at_least=1, at_most=_MAX_NUMBER, too_large="no such record"
 )

@@ -364,9 +364,9 @@ class Query:
             next=self.address(**{"from": last + 1}) if shown and last < total else "",
         )
 
-    def suggestions(self) -> str:
-        """Return the filters as JSON, for the field's suggestions."""
-        rows = [
+    def suggestions(self) -> Sequence[Mapping[str, object]]:
+        """Return the filters, for the field's suggestions."""
+        return [
             {
                 "name": row.name,
                 "about": row.about,
@@ -375,7 +375,6 @@ class Query:
             }
             for row in self.kind.filters
         ]
-        return msgspec.json.encode(rows).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,6 +237,27 @@ CALLS: Mapping[str, ClientCall] = {
         )
         | {"from": "since", "to": "until", "limit": "page_size"},
     ),
+    "count_audit_records": ClientCall(
+        "audit.counts",
+        "counts = {}\nfor row in counts.counts:\n    print(row.value, row.count)",
+        (),
+        _same(
+            "by",
+            "before",
+            "operation",
+            "keyring",
+            "algorithm",
+            "key_version",
+            "outcome",
+            "principal",
+            "source_address",
+            "request_id",
+            "tenant",
+            "page_views",
+            "limit",
+        )
+        | {"from": "since", "to": "until"},
+    ),
     "prove_audit_record": ClientCall("audit.proof", _shown("proof"), ("id",)),
     "list_audit_checkpoints": ClientCall(
         "audit.checkpoints",

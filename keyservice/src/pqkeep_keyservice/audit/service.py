@@ -63,6 +63,7 @@ from pqkeep_protocol.audit import (
     Checkpoints,
     Consistency,
     CountOperations,
+    CountRecords,
     DeniedUses,
     EventRefusal,
     ExportRecords,
@@ -185,6 +186,8 @@ class AuditService:
             case ListRecords():
                 page = await self._search(request.tenant, search.list_records, request)
                 return Records(lines=page.lines, next=page.next)
+            case CountRecords():
+                return await self._search(request.tenant, search.count_records, request)
             case FindEvidence():
                 return await self._evidence(request)
             case ProveRecords():

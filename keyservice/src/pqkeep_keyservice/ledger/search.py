@@ -4,7 +4,7 @@ Ids grow by one. A tenant's numbers grow by one, too, in the same order. So a pa
 range of either. Rare kinds of records have their own indexes: see RARE in schema.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, NamedTuple
 
@@ -21,7 +21,17 @@ from pqkeep_keyservice.ledger.merkle import (
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, COMMON_OPERATIONS, IS_SUCCESSION, RARE
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit import REFUSED, ListRecords, Proof, ProveConsistency, ProveRecords
+from pqkeep_protocol.audit import (
+    REFUSED,
+    CountBy,
+    CountRecords,
+    ListRecords,
+    Proof,
+    ProveConsistency,
+    ProveRecords,
+    RecordCount,
+    RecordCounts,
+)
 from pqkeep_protocol.audit_events import (
     API_KEY,
     OPERATOR,
@@ -235,6 +245,59 @@ def search_rows(
     rows = list(map(Row._make, connection.execute(query).all()))
     is_cut = len(rows) > request.limit
     return rows[: request.limit], rows[request.limit - 1].id if is_cut else read.next
+
+
+def count_records(
+    connection: sa.Connection, request: CountRecords, formats: Formats = FORMATS
+) -> RecordCounts:
+    """Return the matching records among the next MAX_SCANNED ones, counted by a value."""
+    read = window(connection, request.query)
+    value = _COUNTED[request.by]
+    query = (
+        sa.select(value, sa.func.count())
+        .where(
+            *read.conditions,
+            *_filters(connection, request.query, read),
+            has_format(formats),
+            value.is_not(None),
+        )
+        .group_by(value)
+    )
+    counted = [RecordCount(str(text), count) for text, count in connection.execute(query)]
+    if request.by in {CountBy.HOUR, CountBy.DAY}:
+        counted.sort(key=lambda row: int(row.value), reverse=True)
+    else:
+        counted.sort(key=lambda row: (-row.count, row.value))
+    return RecordCounts(
+        counts=tuple(counted[: request.limit]),
+        total=sum(row.count for row in counted),
+        values=len(counted),
+        next=read.next,
+    )
+
+
+def _since_1970(unit_us: int) -> sa.ColumnElement[Any]:
+    return _COLUMNS.recorded_at_us // sa.literal_column(str(unit_us), sa.BigInteger)
+
+
+_NOTHING = sa.literal_column("''", sa.String)
+_COUNTED: Mapping[CountBy, sa.ColumnElement[Any]] = {
+    CountBy.PRINCIPAL: _COLUMNS.principal,
+    CountBy.KEY: (
+        _COLUMNS.keyring
+        + sa.func.coalesce(sa.literal_column("'/'", sa.String) + _COLUMNS.algorithm, _NOTHING)
+        + sa.func.coalesce(
+            sa.literal_column("' v'", sa.String) + sa.cast(_COLUMNS.key_version, sa.String),
+            _NOTHING,
+        )
+    ),
+    CountBy.ADDRESS: _COLUMNS.source_address,
+    CountBy.OUTCOME: _COLUMNS.outcome,
+    CountBy.OPERATION: _COLUMNS.operation,
+    CountBy.HOUR: _since_1970(3_600_000_000),
+    CountBy.DAY: _since_1970(86_400_000_000),
+}
+"""The expression of each value. Records without one, such as a key, are not counted."""
 
 
 def _filters(connection: sa.Connection, request: ListRecords, read: Window) -> Iterator[Condition]:

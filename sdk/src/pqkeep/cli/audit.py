@@ -24,7 +24,7 @@ import typer
 from pqkeep import inputs
 from pqkeep.cli.command import command, given_before
 from pqkeep.cli.destinations import destination
-from pqkeep.cli.display import show_json_line, show_table, show_written
+from pqkeep.cli.display import show_json_line, show_rows, show_table, show_written
 from pqkeep.cli.failures import UNREADABLE, Refusal, printable
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
@@ -57,6 +57,21 @@ RECORDS = {
     "principal": "PRINCIPAL",
     "source_address": "FROM",
 }
+
+
+class CountBy(StrEnum):
+    """The values by which records are counted."""
+
+    PRINCIPAL = "principal"
+    KEY = "key"
+    ADDRESS = "address"
+    OUTCOME = "outcome"
+    OPERATION = "operation"
+    HOUR = "hour"
+    DAY = "day"
+
+
+COUNTS = {"value": "VALUE", "count": "RECORDS"}
 CHECKPOINTS = {
     "size": "RECORDS",
     "at": "SIGNED",
@@ -192,11 +207,40 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     limit: Annotated[
         int, typer.Option(metavar="N", min=0, help="The most records to list; 0 lists all.")
     ] = 20,
+    group_by: Annotated[
+        CountBy | None,
+        typer.Option(
+            "--group-by", help="Count the newest 10,000 records by this, and list no records."
+        ),
+    ] = None,
     log: Log = None,
     shard: Shard = None,
 ) -> None:
     """List audit records, the newest first. JSON output has one record per line."""
     with invocation.connect() as client:
+        if group_by is not None:
+            counts = client.audit.counts(
+                by=group_by.value,
+                since=since,
+                until=until,
+                operation=operation,
+                keyring=keyring,
+                algorithm=algorithm,
+                key_version=key_version,
+                outcome=outcome,
+                principal=principal,
+                source_address=source_address,
+                request_id=request_id,
+                rule=rule,
+                campaign=campaign,
+                tenant=tenant,
+                page_views=page_views,
+                limit=limit or None,
+                log=log,
+                shard=shard,
+            )
+            show_rows(invocation, "counts", counts.counts, COUNTS)
+            return
         found = client.audit.records(
             order="asc" if oldest_first else "desc",
             since=since,

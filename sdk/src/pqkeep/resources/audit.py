@@ -17,6 +17,8 @@ from pqkeep.models import (
     ConsistencyProof,
     Cosignature,
     InclusionProof,
+    RecordCount,
+    RecordCounts,
     Witness,
 )
 
@@ -98,6 +100,57 @@ class Audit(Generic[T_co]):
             return get("/audit/records", _page, query)
 
         return page
+
+    @Operation
+    def counts(  # noqa: PLR0913 - as many filters as the log has
+        self,
+        *,
+        by: Literal["principal", "key", "address", "outcome", "operation", "hour", "day"],
+        before: int | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        operation: str | None = None,
+        keyring: str | None = None,
+        algorithm: str | None = None,
+        key_version: int | None = None,
+        outcome: str | None = None,
+        principal: str | None = None,
+        source_address: str | None = None,
+        request_id: str | None = None,
+        rule: str | None = None,
+        campaign: str | None = None,
+        tenant: str | None = None,
+        page_views: bool = True,
+        limit: int | None = None,
+        log: str | None = None,
+        shard: str | None = None,
+    ) -> Call[RecordCounts]:
+        """Count records by a value, from the newest on, with the filters of ``records``.
+
+        A request reads at most 10,000 records; the result's ``next`` is the next one's ``before``.
+        """
+        filters: dict[str, str | int | None] = {
+            "by": by,
+            "before": before,
+            "from": None if since is None else since.isoformat(),
+            "to": None if until is None else until.isoformat(),
+            "operation": operation,
+            "keyring": keyring,
+            "algorithm": algorithm,
+            "key_version": key_version,
+            "outcome": outcome,
+            "principal": principal,
+            "source_address": source_address,
+            "request_id": request_id,
+            "rule": rule,
+            "campaign": campaign,
+            "tenant": tenant,
+            "page_views": None if page_views else "false",
+            "limit": limit,
+            "log": log,
+            "shard": shard,
+        }
+        return get("/audit/counts", _counts, filters)
 
     @Operation
     def proof(
@@ -247,6 +300,18 @@ class Audit(Generic[T_co]):
             read=lambda end: end.integer("records"),
             destination=Path(path),
         )
+
+
+def _counts(data: Data) -> RecordCounts:
+    rows = data.objects("counts")
+    return RecordCounts(
+        counts=tuple(
+            RecordCount(value=row.text("value"), count=row.integer("count")) for row in rows
+        ),
+        total=data.integer("total"),
+        values=data.integer("values"),
+        next=data.place_or_none("next"),
+    )
 
 
 def _page(data: Data) -> Page[AuditRecord]:

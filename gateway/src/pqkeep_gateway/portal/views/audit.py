@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from ipaddress import ip_network
 from itertools import chain
@@ -24,6 +24,7 @@ from pqkeep_gateway.portal.lists import (
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
+from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import REFUSED
@@ -45,11 +46,6 @@ _FIRST = (
 )
 _LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
 """The first and last fields of a record's page. The remaining fields are between them."""
-OUTCOMES = (
-    (REFUSED, "refused, for any reason"),
-    *((recorded, f"{words} ({recorded})") for recorded, words in OUTCOME_WORDS.items()),
-)
-"""The choices of the filter for outcomes."""
 _IN_FORM = (*_FILTERS, "key_version", "from", "to", "views", "shard")
 API_KEY_EVENTS = {
     AuditEvent.CREATE_API_KEY.value,
@@ -119,7 +115,7 @@ KIND = ListKind(
         lists.text("request", "the id of a request", "request_id"),
         lists.text("rule", "the rule that warned or refused", "rule"),
         lists.text("campaign", "the campaign of re-encryptions", "campaign"),
-        lists.within("within", "this time up to now", "from", values=("1h", "12h", "7d", "30d")),
+        lists.within("within", "this time up to now", "from", values=("1h", "24h", "7d", "30d")),
         lists.text("tenant", "the tenant, for operators", "tenant"),
     ),
     sorts=("time",),
@@ -191,6 +187,106 @@ async def _is_keyring(reader: Reader, name: str) -> bool:
     return bool(found.data) and any(row.name == name for row in found.data.keyrings)
 
 
+COUNTED = ("principal", "key", "address", "outcome", "operation")
+"""The values by which the page groups records."""
+GROUPED = 20
+"""Groups on a page."""
+BARS = 31
+"""The most bars of the histogram: a day of hours, or a month of days."""
+RANGES = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"))
+_is_time_filter = re.compile(r"(\bwithin:\S*|" + _RECENT.pattern + ")", re.IGNORECASE)
+_KEY = re.compile(r"(?P<keyring>[^/ ]+)(/(?P<algorithm>[^ ]+))?( v(?P<key_version>\d+))?").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of the histogram: it is a link to its time."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    label: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of records, with a link to them."""
+
+    value: str
+    count: int
+    address: str
+
+
+def _narrowed(visit: Visit, **changes: str) -> str:
+    """Return the address of the page with some filters changed. It begins at the newest record."""
+    kept = {name: value for name, value in visit.query.items() if name != "before" and value}
+    return f"?{urlencode({name: value for name, value in {**kept, **changes}.items() if value})}"
+
+
+def _without_times(visit: Visit) -> str:
+    """Return the typed filters without those of time."""
+    return " ".join(_is_time_filter.sub(" ", visit.query.get("q", "")).split())
+
+
+def _bars(visit: Visit, hours: Section, days: Section) -> Sequence[Bar]:
+    """Return the histogram: by hour if that is few bars, else by day. The oldest is first."""
+    by_hour = hours.data is not None and 0 < len(hours.data.counts) <= BARS
+    data = hours.data if by_hour else days.data
+    if not data:
+        return ()
+    length = timedelta(hours=1) if by_hour else timedelta(days=1)
+    counts = {instant(row.value): row.count for row in data.counts[:BARS]}
+    if not counts:
+        return ()
+    first, last = min(counts), max(counts)
+    places = min(int((last - first) / length) + 1, BARS)
+    top, width = max(counts.values()), WIDTH // max(places, 12)
+    typed = _without_times(visit)
+    bars: list[Bar] = []
+    for place in range(places):
+        begin = last - length * (places - 1 - place)
+        if number := counts.get(begin, 0):
+            height = max(number * (HEIGHT - 4) // top, 2)
+            form = "%Y-%m-%dT%H:%M" if by_hour else "%Y-%m-%d"
+            begins = begin.strftime(form)
+            ends = (begin + length).strftime(form) if by_hour else begins
+            shown = begin.strftime("%Y-%m-%d %H:%M" if by_hour else "%Y-%m-%d")
+            bars.append(
+                Bar(
+                    place * width,
+                    HEIGHT - height,
+                    width - 3,
+                    height,
+                    f"{shown}: {number:,}",
+                    _narrowed(visit, **{"q": typed, "from": begins, "to": ends}),
+                )
+            )
+    return bars
+
+
+WIDTH, HEIGHT = 720, 72
+
+
+def _groups(visit: Visit, by: str, section: Section) -> Sequence[Group]:
+    """Return the groups, each with a link to its records."""
+    if not section.data:
+        return ()
+    return [
+        Group(row.value, row.count, _narrowed(visit, group="", **_filter_of(by, row.value)))
+        for row in section.data.counts
+    ]
+
+
+def _filter_of(by: str, value: str) -> Mapping[str, str]:
+    """Return the form's filters for a group."""
+    if by == "key":
+        found = _KEY(value)
+        return {} if found is None else {k: v for k, v in found.groupdict().items() if v}
+    return {{"address": "source_address"}.get(by, by): value}
+
+
 async def _read(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
     typed = Query.of(KIND, query)
@@ -203,7 +299,11 @@ async def _read(visit: Visit) -> Content:
     operation = understood.get("operation", query.get("operation", "")).strip()
     shows_views = bool(query.get("views"))
     includes_views = shows_views or operation in PAGE_VIEWS
-    records, checkpoints, witnesses, people = await asyncio.gather(
+    group = query.get("group", "") if query.get("group") in COUNTED else ""
+    hours, days, groups, records, checkpoints, witnesses, people = await asyncio.gather(
+        _counts(visit, understood, "hour", page_views=includes_views, problem=typed.error),
+        _counts(visit, understood, "day", page_views=includes_views, problem=typed.error),
+        _counts(visit, understood, group, page_views=includes_views, problem=typed.error),
         _records(visit, understood, page_views=includes_views, problem=typed.error),
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         reader.section("list_audit_witnesses", shard=query.get("shard") or None),
@@ -218,21 +318,47 @@ async def _read(visit: Visit) -> Content:
         "names": people,
         "api_key_events": API_KEY_EVENTS,
         "filters": {name: query.get(name, "") for name in (*_IN_FORM, "q")},
+        "bars": _bars(visit, hours, days),
+        "counted": days,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "ranges": [
+            (
+                label,
+                _narrowed(
+                    visit,
+                    **{
+                        "q": f"{_without_times(visit)} within:{length}".strip(),
+                        "from": "",
+                        "to": "",
+                    },
+                ),
+            )
+            for length, label in RANGES
+        ],
+        "has_form": any(query.get(name) for name in _IN_FORM if name not in {"views", "shard"}),
+        "shown_from": _minute_of(query, "from"),
+        "shown_to": _minute_of(query, "to"),
+        "group": group,
+        "grouped": groups,
+        "groups": _groups(visit, group, groups),
+        "group_by": [(by, _narrowed(visit, group="" if by == group else by)) for by in COUNTED],
         "query": typed,
         "understood": {name.replace("_", " "): value for name, value in understood.items()},
+        "live": urlencode(_sent(visit, understood, page_views=includes_views, always=True)),
         "evidence": urlencode(_sent(visit, understood, page_views=includes_views)),
         "is_filtered": typed.is_filtered
         or any(query.get(name) for name in _IN_FORM if name not in {"views", "shard"}),
         "hides_views": not shows_views and operation not in PAGE_VIEWS,
         "page_views": sorted(PAGE_VIEWS),
-        "operations": OPERATIONS,
-        "outcomes": OUTCOMES,
         "algorithms": [algorithm.value for algorithm in Algorithm],
     }
 
 
-def _sent(visit: Visit, understood: Mapping[str, str], *, page_views: bool) -> Mapping[str, str]:
-    """Return the parameters of the evidence of a page's records; empty without a filter."""
+def _sent(
+    visit: Visit, understood: Mapping[str, str], *, page_views: bool, always: bool = False
+) -> Mapping[str, str]:
+    """Return the API's parameters for a page's records. Without a filter, only if ``always``."""
     query = visit.query
     try:
         times = _times(query)
@@ -240,8 +366,10 @@ def _sent(visit: Visit, understood: Mapping[str, str], *, page_views: bool) -> M
         return {}
     names = (*_FILTERS, "key_version")
     form = {name: query[name].strip() for name in names if query.get(name, "").strip()}
+    if form.get("operation") in GROUPS:
+        form["operation"] = GROUPS[form["operation"]]
     filters = {**form, **times, **understood}
-    if not filters:
+    if not (filters or always):
         return {}
     shard = {"shard": query["shard"]} if query.get("shard") else {}
     return {**filters, **shard, **({} if page_views else {"page_views": "false"})}
@@ -251,29 +379,57 @@ async def _records(
     visit: Visit, understood: Mapping[str, str], *, page_views: bool, problem: str
 ) -> Section:
     """Return the records that match the typed filters and the form, or their error."""
-    query = visit.query
-    if problem:
-        return Section(error=invalid(problem, "q"))
-    conditions = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
     try:
-        if conditions.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
-            raise invalid("This outcome does not exist. Choose one from the list.", "outcome")
-        conditions |= _times(query)
-        conditions |= understood
-        version = conditions.pop("key_version", "") or query.get("key_version", "").strip()
-        key_version = _key_version(version)
+        conditions = _conditions(visit, understood, problem)
     except ApiError as error:
         return Section(error=error)
     return await visit.reader.section(
         "list_audit_records",
         **conditions,
         page_views=page_views,
-        key_version=key_version,
-        before=place(query.get("before", "")),
+        before=place(visit.query.get("before", "")),
         order="desc",
         limit=PAGE,
-        shard=query.get("shard") or None,
     )
+
+
+async def _counts(
+    visit: Visit, understood: Mapping[str, str], by: str, *, page_views: bool, problem: str
+) -> Section:
+    """Return the counts of these records by a value; nothing if the filters have an error."""
+    try:
+        conditions = _conditions(visit, understood, problem)
+    except ApiError:
+        return Section()
+    if not by:
+        return Section()
+    limit = GROUPED if by in COUNTED else BARS + 1
+    return await visit.reader.section(
+        "count_audit_records", **conditions, by=by, page_views=page_views, limit=limit
+    )
+
+
+def _conditions(visit: Visit, understood: Mapping[str, str], problem: str) -> Mapping[str, object]:
+    """Return the API's parameters for the typed filters and the form. Raises ApiError."""
+    query = visit.query
+    if problem:
+        raise invalid(problem, "q")
+    conditions: dict[str, object] = {
+        name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()
+    }
+    if conditions.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
+        raise invalid(
+            "This outcome does not exist. Type refused, success, or a code of a record.", "outcome"
+        )
+    if (words := str(conditions.get("operation", ""))) in GROUPS:
+        conditions["operation"] = GROUPS[words]
+    conditions |= {**_times(query), **understood}
+    version = str(conditions.pop("key_version", "")) or query.get("key_version", "").strip()
+    return {
+        **conditions,
+        "key_version": _key_version(version),
+        "shard": query.get("shard") or None,
+    }
 
 
 async def _tenant_names(reader: Reader, ids: set[str]) -> Mapping[str, str]:
@@ -293,7 +449,7 @@ async def _tenant_names(reader: Reader, ids: set[str]) -> Mapping[str, str]:
 
 
 def _times(query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the form's days as timestamps for the API. Both days are included."""
+    """Return the form's days and times (UTC) for the API. Both days are included."""
     return dict(_days(query))
 
 
@@ -301,10 +457,25 @@ def _days(query: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, days_later in (("from", 0), ("to", 1)):
         if text := query.get(name, ""):
             try:
-                day = date.fromisoformat(text) + timedelta(days=days_later)
+                if _is_minute(text):
+                    yield name, f"{datetime.fromisoformat(text):%Y-%m-%dT%H:%M:%S}Z"
+                else:
+                    day = date.fromisoformat(text) + timedelta(days=days_later)
+                    yield name, f"{day}T00:00:00Z"
             except (ValueError, OverflowError):
-                raise invalid("Write the day as 2026-01-31.", name) from None
-            yield name, f"{day}T00:00:00Z"
+                message = "Write the day as 2026-01-31, or the time as 2026-01-31T12:00."
+                raise invalid(message, name) from None
+
+
+def _minute_of(query: Mapping[str, str], name: str) -> str:
+    """Return a time of the form for its field; empty if it is not valid."""
+    try:
+        return _times({name: query.get(name, "")}).get(name, "")[: len("2026-01-31T12:00")]
+    except ApiError:
+        return ""
+
+
+_is_minute = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}", re.ASCII).fullmatch
 
 
 def _key_version(text: str) -> int | None:
