@@ -191,8 +191,8 @@ COUNTED = ("principal", "key", "address", "outcome", "operation")
 """The values by which the page groups records."""
 GROUPED = 20
 """Groups on a page."""
-BARS = 31
-"""The most bars of the histogram: a day of hours, or a month of days."""
+BARS = 24
+"""The most bars of the histogram: hours, or days."""
 RANGES = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"))
 _is_time_filter = re.compile(r"(\bwithin:\S*|" + _RECENT.pattern + ")", re.IGNORECASE)
 _KEY = re.compile(r"(?P<keyring>[^/ ]+)(/(?P<algorithm>[^ ]+))?( v(?P<key_version>\d+))?").fullmatch

@@ -65,7 +65,7 @@ async def _read(visit: Visit) -> Content:
     members, invitations, organization = await asyncio.gather(
         reader.section("list_members", **asked),
         reader.section(
-            "list_invitations", limit=SHOWN, after=visit.query.get("invited_after") or None
+            "list_invitations", limit=INVITED, after=visit.query.get("invited_after") or None
         ),
         reader.section("get_organization"),
     )
@@ -122,6 +122,8 @@ async def _read_security(visit: Visit) -> Content:
     }
 
 
+INVITED = 15
+"""Invitations on a page of the team."""
 MOST_WAITING = 100
 """Waiting requests on the page."""
 
