@@ -300,11 +300,13 @@ async def _read(visit: Visit) -> Content:
     shows_views = bool(query.get("views"))
     includes_views = shows_views or operation in PAGE_VIEWS
     group = query.get("group", "") if query.get("group") in COUNTED else ""
-    hours, days, groups, records, checkpoints, witnesses, people = await asyncio.gather(
+    hours, days, groups, records = await asyncio.gather(
         _counts(visit, understood, "hour", page_views=includes_views, problem=typed.error),
         _counts(visit, understood, "day", page_views=includes_views, problem=typed.error),
         _counts(visit, understood, group, page_views=includes_views, problem=typed.error),
         _records(visit, understood, page_views=includes_views, problem=typed.error),
+    )
+    checkpoints, witnesses, people = await asyncio.gather(
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         reader.section("list_audit_witnesses", shard=query.get("shard") or None),
         addresses(reader),
