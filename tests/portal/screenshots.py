@@ -35,6 +35,7 @@ def paths(owner: Caller) -> dict[str, str]:
         "{algorithm}": "Kyber768",
         "{version}": "3",
         "{id}": str(newest["id"]),
+        "{name}": owner.get("/kms/keyrings")["keyrings"][0]["name"],
         "{webhook}": owner.get("/webhooks")["webhooks"][0]["id"],
     }
 

@@ -52,6 +52,7 @@ async def _read_webhook(visit: Visit) -> Content:
         "names": names,
         "PROBLEMS": PROBLEMS,
         "kinds": KINDS_OF_TENANTS,
+        "titles": dict(KINDS_OF_TENANTS),
     }
 
 
