@@ -97,7 +97,7 @@ class Admissions:
         self.uses = FakeLastUses()
         self.last_uses = LastUses(self.uses)
         authenticator = Authenticator(
-            self.find,
+            {CredentialKind.API_KEY: self.find},
             NoOperators().find,
             CredentialLookups(lambda: self.now),
             self.rate_limiter,

@@ -72,7 +72,7 @@ class Setting:
         self.rate_limiter = MemoryRateLimiter(lambda: self.now)
         self.lookups = CredentialLookups(lambda: self.now)
         self.authenticator = Authenticator(
-            self.directory.find,
+            {CredentialKind.API_KEY: self.directory.find},
             self.operators.find,
             self.lookups,
             self.rate_limiter,

@@ -11,6 +11,7 @@ from gateway.tests.world import ATTRIBUTION, HERE, FakeLastUses, World
 from pqkeep_gateway.access.admission import Authenticator
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.access.credentials import CredentialKind
 from pqkeep_gateway.access.last_uses import BATCH, LastUse, LastUses
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
@@ -59,7 +60,7 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
     shown, _ = [await operators.add(name) for name in ("ada", "grace")]
     last_uses = LastUses(SqlLastUses(world.engine))
     authenticator = Authenticator(
-        SqlApiKeys(world.engine).find,
+        {CredentialKind.API_KEY: SqlApiKeys(world.engine).find},
         SqlOperators(world.engine).find,
         CredentialLookups(world.clock),
         MemoryRateLimiter(world.clock),

@@ -53,7 +53,7 @@ class Setting:
         operator = None if unnamed is None else pepper.digest(unnamed)
         lookups = CredentialLookups(clock)
         authenticator = Authenticator(
-            SqlApiKeys(world.engine).find,
+            {CredentialKind.API_KEY: SqlApiKeys(world.engine).find},
             SqlOperators(world.engine).find,
             lookups,
             MemoryRateLimiter(clock),

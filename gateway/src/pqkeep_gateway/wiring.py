@@ -25,7 +25,7 @@ from pqkeep_gateway.access.admission import Admission, Authenticator
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
-from pqkeep_gateway.access.credentials import Pepper, read_pepper
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.last_uses import LastUses
@@ -71,6 +71,7 @@ from pqkeep_gateway.api import (
     tenants,
     usage,
     webhooks,
+    workloads,
 )
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
@@ -86,6 +87,7 @@ from pqkeep_gateway.delivery.audit_sinks import (
     StreamSyslog,
     trusting,
 )
+from pqkeep_gateway.delivery.issuer_keys import IssuerKeys
 from pqkeep_gateway.delivery.mail_delivery import DisabledMailer, Mailbox, MailDelivery, Mailer
 from pqkeep_gateway.delivery.public_addresses import PublicAddresses
 from pqkeep_gateway.delivery.webhooks import WebhookDelivery
@@ -163,6 +165,7 @@ from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.storage.webhooks import SqlWebhooks
+from pqkeep_gateway.storage.workloads import SqlWorkloads
 from pqkeep_gateway.tenancy import cedar, plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.approvals import Approvals
@@ -173,6 +176,7 @@ from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_gateway.tenancy.workloads import Workloads
 from pqkeep_gateway.transit import routes as transit
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
@@ -245,7 +249,10 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
     lookups = CredentialLookups(clock)
     last_uses = LastUses(SqlLastUses(engine))
     authenticator = Authenticator(
-        SqlApiKeys(engine).find,
+        {
+            CredentialKind.API_KEY: SqlApiKeys(engine).find,
+            CredentialKind.WORKLOAD: SqlWorkloads(engine).find,
+        },
         SqlOperators(engine).find,
         lookups,
         rate_limiter,
@@ -465,6 +472,22 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
         *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
+        *workloads.endpoints(
+            stored_tenants,
+            Workloads(
+                SqlWorkloads(engine),
+                IssuerKeys(receivers, clock).find,
+                shards.keys,
+                pepper,
+                lookups,
+                rate_limiter.announce_change,
+                audit_delivery,
+                clock,
+            ),
+            shards.keys,
+            receivers,
+            clock,
+        ),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
         *search.endpoints(shards, SqlApiKeys(engine), SqlTeam(engine), stored_tenants),
         *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
@@ -647,7 +670,11 @@ def _observed(
     """Let checks and last uses note the successes that concern them."""
 
     def succeeded(route: Route, principal: Principal) -> None:
-        if isinstance(principal, ApiKeyPrincipal) and route.administers:
+        if (
+            isinstance(principal, ApiKeyPrincipal)
+            and principal.api_key_version
+            and route.administers
+        ):
             last_uses.note_administration(principal.tenant, principal.api_key_version, clock())
         if principal.tenant is not None and route.is_cause:
             checks.note(principal.tenant)

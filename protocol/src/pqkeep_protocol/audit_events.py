@@ -93,6 +93,14 @@ class AuditEvent(StrEnum):
     ROTATE_API_KEY = "rotate-api-key"
     REVOKE_API_KEY = "revoke-api-key"
 
+    # Workloads
+    LIST_WORKLOADS = "list-workloads"
+    PUT_WORKLOAD_ISSUER = "put-workload-issuer"
+    REMOVE_WORKLOAD_ISSUER = "remove-workload-issuer"
+    PUT_WORKLOAD_ROLE = "put-workload-role"
+    REMOVE_WORKLOAD_ROLE = "remove-workload-role"
+    EXCHANGE_TOKEN = "exchange-token"  # noqa: S105 - an event
+
     # Subscriptions
     LIST_PLANS = "list-plans"
     GET_SUBSCRIPTION = "get-subscription"
@@ -265,6 +273,8 @@ PERSON = "user:"
 """The prefix of a signed-in person's principal."""
 API_KEY = "api-key:"
 """The prefix of an API key's principal. The key's version follows, then a slash and its name."""
+WORKLOAD = "workload:"
+"""The prefix of a workload's principal. The name of its role follows."""
 OPERATOR = "operator:"
 """The prefix of a named operator's principal."""
 

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2s
 from secrets import token_bytes
 from typing import NamedTuple
@@ -89,7 +90,7 @@ class Authenticator:
 
     def __init__(
         self,
-        find_api_key: FindApiKey,
+        find_api_key: Mapping[CredentialKind, FindApiKey],
         find_operator: FindOperator,
         lookups: CredentialLookups,
         rate_limiter: RateLimiter,
@@ -146,10 +147,11 @@ class Authenticator:
         match kind_of(credential):
             case CredentialKind.OPERATOR:
                 return await self._operator_with(digest, source_address)
-            case CredentialKind.API_KEY:
-                known = await self._lookups.find(digest, source_address, self._look_up)
+            case CredentialKind.API_KEY | CredentialKind.WORKLOAD as kind:
+                look_up = partial(self._look_up, self._find_api_key[kind])
             case _:
                 return None
+        known = await self._lookups.find(digest, source_address, look_up)
         if known is not None and not known.principal.placement.is_moving:
             self._remember(self._fingerprint(credential), known)
         return known
@@ -193,12 +195,12 @@ class Authenticator:
         self._last_uses.note(digest, source_address, self._clock())
         return OperatorPrincipal(name)
 
-    async def _look_up(self, digest: bytes) -> Authenticated | None:
+    async def _look_up(self, find: FindApiKey, digest: bytes) -> Authenticated | None:
         until = self._clock() + self._rate_limiter.cache_seconds
         as_of = (
             await self._rate_limiter.changes()
         )  # before the look-up, to notice changes during it
-        found = await self._find_api_key(digest)
+        found = await find(digest)
         if found is None:
             return None
         accepted_until = math.inf if found.accepted_until is None else found.accepted_until
@@ -261,6 +263,7 @@ class Busy(NamedTuple):
     """The requests of an API key to this gateway, in this minute and the previous one."""
 
     api_key_version: int
+    """0: of all workloads with the role of this name."""
     name: str | None
     requests: int
 
@@ -512,7 +515,7 @@ class _Sent:
         counts = self._now.get(principal.tenant.int)
         if counts is None:
             counts = self._now[principal.tenant.int] = Counter()
-        counts[principal.api_key_version, principal.name] += 1
+        counts[principal.api_key_version, principal.workload or principal.name] += 1
 
     def of(self, tenant: TenantId) -> Sequence[Busy]:
         self._turn(self._clock())

@@ -26,6 +26,8 @@ class Credential(StrEnum):
     ROTATED_API_KEY = "rotated API key"
     """A rotated key, still accepted during its overlap. It can also use keys, so that programs can
     switch to new ones."""
+    WORKLOAD = "workload"
+    """A short-lived API key of a role, for the token of a workload. It may not manage API keys."""
     OPERATOR = "operator"
     NONE = "anyone"
 
@@ -68,6 +70,8 @@ class Permission(StrEnum):
     MANAGE_API_KEYS = "manage-api-keys"
     ROTATE_API_KEYS = "rotate-api-keys"
     """A rotated API key keeps it, so that a repeated rotation returns its first response."""
+    MANAGE_WORKLOADS = "manage-workloads"
+    """Issuers of workloads' tokens, and roles. No program has it."""
     MANAGE_TEAM = "manage-team"
     """Members and invitations, except owners."""
     MANAGE_OWNERS = "manage-owners"
@@ -95,34 +99,36 @@ _ADMIN = _OWNER | {Role.ADMIN}
 _DEVELOPER = _ADMIN | {Role.DEVELOPER}
 _PEOPLE = _DEVELOPER | {Role.VIEWER}
 _API_KEY: frozenset[Caller] = frozenset({Credential.API_KEY})
-_ANY_API_KEY = _API_KEY | {Credential.ROTATED_API_KEY}
+_PROGRAM = _API_KEY | {Credential.WORKLOAD}
+_ANY_PROGRAM = _PROGRAM | {Credential.ROTATED_API_KEY}
 _OPERATOR: frozenset[Caller] = frozenset({Credential.OPERATOR})
 
 GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.PUBLIC: frozenset(CALLERS),
     Permission.OWN_ACCOUNT: _PEOPLE,
-    Permission.OWN_API_KEY: _ANY_API_KEY,
-    Permission.VIEW_KEYS: _PEOPLE | _ANY_API_KEY,
-    Permission.USE_KEYS: _DEVELOPER | _ANY_API_KEY,
-    Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
+    Permission.OWN_API_KEY: _ANY_PROGRAM,
+    Permission.VIEW_KEYS: _PEOPLE | _ANY_PROGRAM,
+    Permission.USE_KEYS: _DEVELOPER | _ANY_PROGRAM,
+    Permission.MANAGE_KEYS: _DEVELOPER | _PROGRAM,
     Permission.ARCHIVE_KEYS: _ADMIN,
     Permission.MANAGE_RULES: _ADMIN,
-    Permission.USE_WEBHOOKS: _ADMIN | _API_KEY,
+    Permission.USE_WEBHOOKS: _ADMIN | _PROGRAM,
     Permission.MANAGE_WEBHOOKS: _ADMIN,
     Permission.RUN_CANARIES: _ADMIN,
-    Permission.DELETE_KEYRINGS: _ADMIN | _API_KEY,
-    Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
+    Permission.DELETE_KEYRINGS: _ADMIN | _PROGRAM,
+    Permission.VIEW_TENANT: _PEOPLE | _PROGRAM | _OPERATOR,
     Permission.SEARCH: _PEOPLE | _OPERATOR,
-    Permission.VIEW_INVENTORY: _PEOPLE | _API_KEY,
+    Permission.VIEW_INVENTORY: _PEOPLE | _PROGRAM,
     Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
-    Permission.ROTATE_API_KEYS: _ADMIN | _ANY_API_KEY | _OPERATOR,
+    Permission.ROTATE_API_KEYS: _ADMIN | _API_KEY | {Credential.ROTATED_API_KEY} | _OPERATOR,
+    Permission.MANAGE_WORKLOADS: _ADMIN | _OPERATOR,
     Permission.MANAGE_TEAM: _ADMIN | _OPERATOR,
     Permission.MANAGE_OWNERS: _OWNER | _OPERATOR,
     Permission.LEAVE_TEAM: _PEOPLE | _OPERATOR,
     Permission.REQUIRE_MFA: _OWNER,
     Permission.APPROVE_REQUESTS: _ADMIN,
     Permission.MANAGE_NOTICES: _ADMIN,
-    Permission.VIEW_SUBSCRIPTION: _PEOPLE | _API_KEY,
+    Permission.VIEW_SUBSCRIPTION: _PEOPLE | _PROGRAM,
     Permission.MANAGE_BILLING: _OWNER,
     Permission.SIGN_UP: _OPERATOR | {Credential.NONE},
     Permission.CREATE_TENANTS: _OPERATOR,
@@ -199,6 +205,8 @@ COVERED_BY_PROOF: frozenset[str] = frozenset(
         "remove_member",
         "revoke_api_key",
         "remove_webhook",
+        "remove_workload_issuer",
+        "remove_workload_role",
         # A name, by which its owner recognizes a passkey.
         "rename_passkey",
         # Keys: nothing becomes unreadable. For archiving, see Endpoint.step_up_for.

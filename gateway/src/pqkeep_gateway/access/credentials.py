@@ -26,6 +26,8 @@ class CredentialKind(StrEnum):
     """The prefix of a credential."""
 
     API_KEY = "pqk_"
+    WORKLOAD = "pqt_"
+    """A workload's short-lived API key."""
     OPERATOR = "pqo_"
     ACCESS = "pqa_"
     REFRESH = "pqr_"

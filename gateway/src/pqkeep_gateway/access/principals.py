@@ -11,7 +11,7 @@ from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.scopes import Scopes
 from pqkeep_gateway.shards import HERE, Placement
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit_events import PERSON
+from pqkeep_protocol.audit_events import API_KEY, PERSON, WORKLOAD
 from pqkeep_protocol.keys import KeyringName, TenantId
 
 UserId = NewType("UserId", UUID)
@@ -70,6 +70,8 @@ class ApiKeyPrincipal:
     """The key service with the tenant's keys."""
     has_people: bool = False
     """Whether people can sign in to its tenant: they have a share of the rate limit."""
+    workload: str | None = None
+    """The role of the workload that got this short-lived API key for a token; the version is 0."""
     decided: Decided = field(default_factory=Decided, init=False, repr=False, compare=False)
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
@@ -78,6 +80,8 @@ class ApiKeyPrincipal:
     @property
     def caller(self) -> Caller:
         """The column of the access table."""
+        if self.workload is not None:
+            return Credential.WORKLOAD
         return Credential.ROTATED_API_KEY if self.is_rotated else Credential.API_KEY
 
     @property
@@ -88,7 +92,11 @@ class ApiKeyPrincipal:
     def __str__(self) -> str:
         if not self.decided.text:
             name = "" if self.name is None else f"/{self.name}"
-            self.decided.text = f"api-key:{self.api_key_version}{name}"
+            self.decided.text = (
+                f"{API_KEY}{self.api_key_version}{name}"
+                if self.workload is None
+                else f"{WORKLOAD}{self.workload}"
+            )
         return self.decided.text
 
 

@@ -179,12 +179,15 @@ NAME = text_field(
     is_valid=lambda text: _is_name(text) is not None,
     must=f"must be 1 to {MAX_NAME} of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit",
 ).optional()
-SCOPES = Field(
+REQUIRED_SCOPES = Field(
     name="scopes",
-    description="Permissions of the API key. Left out: everything that an API key may do.",
+    description="Permissions of the API key.",
     schema=_schema_of(_SCOPE_SCHEMA, MAX_SCOPES),
     example=[{"operations": ["use"], "keyrings": ["payments.*"]}],
     parse=_scopes,
+)
+SCOPES = REQUIRED_SCOPES.described(
+    "Permissions of the API key. Left out: everything that an API key may do."
 ).optional()
 _TIME = time_field(
     "expires_at",

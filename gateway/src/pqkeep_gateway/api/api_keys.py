@@ -143,7 +143,10 @@ class OwnApiKey(Data, frozen=True, kw_only=True):
     """The API key that sent the request."""
 
     tenant_id: Annotated[str, Meta(description="Its tenant.", extra_json_schema={"format": "uuid"})]
-    version: ApiKeyVersion
+    version: Annotated[
+        int,
+        Meta(ge=0, description="0: a short-lived key of a workload, with the role in `name`."),
+    ]
     name: Annotated[str | None, Meta(description="The owner's name for it.")]
     scopes: Annotated[
         tuple[ScopeData, ...] | None,
@@ -376,7 +379,7 @@ class _ApiKeys:
         return OwnApiKey(
             tenant_id=str(own.tenant),
             version=own.api_key_version,
-            name=own.name,
+            name=own.workload or own.name,
             scopes=shown_scopes(own.limits.scopes),
             expires_at=shown_time(own.limits.expires_at),
             allowed_addresses=shown_addresses(own.limits.addresses),

@@ -25,7 +25,7 @@ from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.access.scopes import ScopeDeniedError
 from pqkeep_gateway.delivery.mail_delivery import MailDisabledError
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.errors import ApiError, Code, invalid, too_many, unavailable
+from pqkeep_gateway.http.errors import ApiError, Code, forbidden, invalid, too_many, unavailable
 from pqkeep_gateway.http.field import (
     IT_IS_HEXADECIMAL,
     FieldCodes,
@@ -52,6 +52,7 @@ from pqkeep_gateway.people.second_factors import (
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
 from pqkeep_gateway.shards import ShardFullError, ShardNotFoundError
+from pqkeep_gateway.signed_tokens import InvalidTokenError, RefusedTokenError
 from pqkeep_gateway.storage.api_keys import (
     AlreadyRotatedError,
     ApiKeyNotFoundError,
@@ -119,6 +120,17 @@ from pqkeep_gateway.storage.webhooks import (
     WebhookNameTakenError,
     WebhookNotFoundError,
 )
+from pqkeep_gateway.storage.workloads import (
+    MAX_EXCHANGES,
+    MAX_ISSUERS,
+    MAX_LIVE,
+    MAX_ROLES,
+    IssuerNotFoundError,
+    RoleNotFoundError,
+    TooManyExchangesError,
+    TooManyIssuersError,
+    TooManyRolesError,
+)
 from pqkeep_gateway.tenancy.api_keys import ExpiryPassedError
 from pqkeep_gateway.tenancy.approvals import (
     ExecutionRefusedError,
@@ -135,6 +147,7 @@ from pqkeep_gateway.tenancy.billing import (
     PaymentTimeoutError,
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError
+from pqkeep_gateway.tenancy.workloads import UntrustedTokenError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
@@ -814,6 +827,24 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
         f"a tenant has at most {MAX_SOURCES} sources: remove one, or replace it",
         ("source",),
     ),
+    UntrustedTokenError: ErrorResponse(
+        Code.AUTH_001,
+        "the token is not accepted: there is no such role, or its issuer, algorithm or signature does"
+        " not fit the role",
+    ),
+    TooManyExchangesError: ErrorResponse(
+        Code.FORBIDDEN_001,
+        f"the token was exchanged {MAX_EXCHANGES} times, or the role has {MAX_LIVE:,} valid keys: get"
+        " a new token",
+    ),
+    IssuerNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such issuer", ("issuer",)),
+    RoleNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such role", ("role",)),
+    TooManyIssuersError: ErrorResponse(
+        Code.FORBIDDEN_001, f"a tenant has at most {MAX_ISSUERS} issuers: remove one first"
+    ),
+    TooManyRolesError: ErrorResponse(
+        Code.FORBIDDEN_001, f"a tenant has at most {MAX_ROLES} roles: remove one first"
+    ),
     WebhookNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such webhook", ("webhook",)),
     WebhookNameTakenError: ErrorResponse(
         Code.CONFLICT_001, "a webhook with this name already exists", ("name",)
@@ -949,8 +980,9 @@ def _from_elsewhere(error: AddressNotAllowedError, endpoint: Endpoint) -> ApiErr
 def _rate_limited(error: RateLimitedError, endpoint: Endpoint) -> ApiError:
     message = "too many requests"
     if error.busiest is not None:
-        name = f" ({error.busiest.name})" if error.busiest.name else ""
-        message += f"; most of them from API key {error.busiest.api_key_version}{name}"
+        version, name, _ = error.busiest
+        shown = f"API key {version}{f' ({name})' if name else ''}" if version else f"role {name}"
+        message += f"; most of them from {shown}"
     return too_many(message, error.limit, error.wait)
 
 
@@ -961,6 +993,14 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
     BeyondOwnLimitsError: (Code.POLICY_001, _beyond_limits),
     AddressNotAllowedError: (Code.AUTH_001, _from_elsewhere),
     InvalidPasswordError: (Code.UNPROCESSABLE, _invalid_password),
+    InvalidTokenError: (
+        Code.INVALID_001,
+        lambda error, _: invalid(f"subject_token {error}", "subject_token"),
+    ),
+    RefusedTokenError: (
+        Code.FORBIDDEN_001,
+        lambda error, _: forbidden(f"the token is not accepted: {error}"),
+    ),
     UsedCodeError: (Code.MFA_001, _used_code),
     InvalidRegistrationError: (Code.UNPROCESSABLE, _invalid_registration),
     InvalidNoticeSignatureError: (Code.INVALID_001, _bad_signature),

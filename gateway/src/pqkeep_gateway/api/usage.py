@@ -64,7 +64,9 @@ class UsageBucketData(Data, frozen=True, kw_only=True):
 class BusyApiKeyData(Data, frozen=True, kw_only=True):
     """An API key that sent requests."""
 
-    version: Annotated[int, Meta(ge=1)]
+    version: Annotated[
+        int, Meta(ge=0, description="0: all workloads with the role that `name` names.")
+    ]
     name: str | None
     requests: Annotated[int, Meta(ge=1)]
 

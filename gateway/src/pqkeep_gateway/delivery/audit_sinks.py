@@ -240,19 +240,19 @@ def _response_of(most: int) -> type[HTTPResponse]:
     return BoundedResponse
 
 
-def post(
+def send(
     url: str,
     tls: ssl.SSLContext | None,
-    body: bytes,
+    body: bytes | None,
     headers: Mapping[str, str],
     *,
     seconds: float,
     most: int,
     connect: Connect = socket.create_connection,
 ) -> tuple[int, bytes]:
-    """Post a body; return the status and at most one byte more than ``most`` of the response.
+    """Post a body, or get if it is None; return the status and a part of the response.
 
-    Redirects are not followed. ``tls`` is for https. Raises SinkError, OSError.
+    The part has at most one byte more than ``most``. Redirects are not followed. ``tls`` is for https. Raises SinkError, OSError.
     """
     parts = urlsplit(url)
     kind = HTTPConnection if tls is None else HTTPSConnection
@@ -262,7 +262,8 @@ def post(
     try:
         with connected(address, tls, seconds, connect) as connection.sock:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            connection.request("POST", target, body, dict(headers))
+            method = "GET" if body is None else "POST"
+            connection.request(method, target, body, dict(headers))
             response = connection.getresponse()
             return response.status, response.read(most + 1) if most else b""
     except HTTPException as error:
@@ -296,7 +297,7 @@ class HttpCollector:
     def send(self, records: Sequence[StreamedRecord]) -> None:
         """Send the records in one request. Raises SinkError, OSError."""
         body = b"".join(record.line + b"\n" for record in records)
-        status, _ = post(
+        status, _ = send(
             self._url,
             self._tls,
             body,

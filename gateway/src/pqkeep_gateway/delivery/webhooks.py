@@ -21,7 +21,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.audit_stream import SinkError
 from pqkeep_gateway.background import in_thread, repeat
-from pqkeep_gateway.delivery.audit_sinks import TooSlowError, post
+from pqkeep_gateway.delivery.audit_sinks import TooSlowError, send
 from pqkeep_gateway.delivery.public_addresses import PublicAddresses, RefusedAddressError
 from pqkeep_gateway.storage.webhooks import Due, Pauses, Result, SqlWebhooks
 from pqkeep_gateway.unavailable import UnavailableError
@@ -166,7 +166,7 @@ class WebhookDelivery:
             "webhook-signature": webhook.signatures(self._pepper, str(message.id), at, body),
         }
         try:
-            status, _ = post(
+            status, _ = send(
                 webhook.url,
                 self._tls if has_tls else None,
                 body,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pqkeep_gateway.audit_stream import SinkError
 from pqkeep_gateway.background import in_thread, repeat
-from pqkeep_gateway.delivery.audit_sinks import post
+from pqkeep_gateway.delivery.audit_sinks import send
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import (
     MAX_WITNESS_RESPONSE,
@@ -64,7 +64,7 @@ class WitnessCarrier:
         report = partial(ReportSubmission, tenant=INSTALLATION, id=due.id)
         tls = self._tls if urlsplit(due.url).scheme == "https" else None
         try:
-            status, content = post(
+            status, content = send(
                 due.url, tls, due.body, _HEADERS, seconds=self._seconds, most=MAX_WITNESS_RESPONSE
             )
         except (SinkError, OSError, ValueError) as error:

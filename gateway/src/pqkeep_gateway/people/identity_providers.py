@@ -6,8 +6,6 @@ read. No page or message shows the value of a claim.
 """
 
 import hmac
-import string
-from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated
@@ -17,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pqkeep_gateway.outgoing_mail import is_email
+from pqkeep_gateway.signed_tokens import base64url
 from pqkeep_gateway.storage.identities import Identity, Provider, VerifiedPerson
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 
@@ -25,7 +24,6 @@ LIFETIME = timedelta(minutes=10)
 SKEW_SECONDS = 60
 """The accepted difference of the provider's clock."""
 _PARTS = 3
-_BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 
 Claims = Mapping[str, object]
 
@@ -65,16 +63,6 @@ def metadata_of(document: bytes, issuer: str) -> Metadata:
     if not all(_is_endpoint(endpoint, issuer) for endpoint in endpoints):
         raise InvalidProviderResponseError("endpoint in the discovery document")
     return metadata
-
-
-def base64url(text: str) -> bytes:
-    """Decode base64url without padding (RFC 7515). Raises ValueError.
-
-    The standard library would skip invalid characters.
-    """
-    if not _BASE64URL.issuperset(text):
-        raise ValueError("not base64url")
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def claims_of(id_token: str) -> Claims:

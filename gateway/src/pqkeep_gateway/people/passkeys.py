@@ -32,11 +32,11 @@ from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
-from pqkeep_gateway.people.identity_providers import base64url
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
 from pqkeep_gateway.rehearsal import before_change
 from pqkeep_gateway.shards import TenantKeyService
+from pqkeep_gateway.signed_tokens import base64url
 from pqkeep_gateway.storage.passkeys import (
     MAX_PASSKEYS,
     Passkey,

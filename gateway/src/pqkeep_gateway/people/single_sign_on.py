@@ -33,11 +33,11 @@ from pqkeep_gateway.people.identity_providers import (
     Claims,
     InvalidProviderResponseError,
     Metadata,
-    base64url,
     verified,
 )
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.step_up import reauthentication_digest
+from pqkeep_gateway.signed_tokens import base64url
 from pqkeep_gateway.storage.identities import (
     Arrival,
     Provider,

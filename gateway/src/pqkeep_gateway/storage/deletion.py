@@ -41,6 +41,7 @@ from pqkeep_gateway.storage.tenant_status import lock_tenant
 from pqkeep_gateway.storage.tenants import Tenant, tenant_of
 from pqkeep_gateway.storage.users import end_sessions
 from pqkeep_gateway.storage.webhooks import delete_webhooks
+from pqkeep_gateway.storage.workloads import delete_workloads
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -198,6 +199,7 @@ class SqlDeletions:
             ):
                 await connection.execute(sa.delete(table).where(table.c.tenant_id == tenant))
             await delete_webhooks(connection, tenant)
+            await delete_workloads(connection, tenant)
             versions = await _revoke_api_keys(connection, tenant, now)
             people = await _remove_people(connection, tenant)
             await add_audit_event(connection, *_events(by, tenant, versions, people))

@@ -379,7 +379,8 @@ class SqlNotices:
         """Open the notice about a used-up rate limit, or keep it open."""
         kind, details = NoticeKind.RATE_LIMIT_USED_UP, Details()
         if busiest is not None:
-            name = api_key_name(busiest.api_key_version, busiest.name)
+            version, name = busiest.api_key_version, busiest.name
+            name = api_key_name(version, name) if version else f"role {name}"
             details = Details(names=(name,), used=busiest.requests)
         async with transaction(self._engine) as connection:
             await open_notice(connection, tenant, kind, "", details, now)

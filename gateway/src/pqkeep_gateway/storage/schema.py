@@ -673,6 +673,73 @@ WEBHOOK_DELIVERIES = Table(
 """Messages to webhooks. ``status`` and ``problem``: of the last attempt. ``next_attempt_at_us``:
 null unless it waits."""
 
+WORKLOAD_ISSUERS = Table(
+    "workload_issuers",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("issuer", String(512), nullable=False),
+    Column("audience", String(512), nullable=False),
+    Column("algorithms", Text, nullable=False),
+    Column("keys", Text, nullable=True),
+    Column("changed_at_us", BigInteger, nullable=False),
+    Column("changed_by", String(128), nullable=False),
+    mac_column(
+        "workload_issuers",
+        "id",
+        "tenant_id",
+        "name",
+        "issuer",
+        "audience",
+        "algorithms",
+        "keys",
+    ),
+    Index("ix_workload_issuers_name", "tenant_id", "name", unique=True),
+)
+"""Issuers of workloads' tokens. ``algorithms``: JSON. ``keys``: a JWK Set; null: it is fetched."""
+
+WORKLOAD_ROLES = Table(
+    "workload_roles",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("issuer_id", Uuid, ForeignKey("workload_issuers.id"), nullable=False, index=True),
+    Column("name", String(64), nullable=False),
+    Column("conditions", Text, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("lifetime_seconds", Integer, nullable=False),
+    Column("changed_at_us", BigInteger, nullable=False),
+    Column("changed_by", String(128), nullable=False),
+    mac_column(
+        "workload_roles",
+        "id",
+        "tenant_id",
+        "issuer_id",
+        "name",
+        "conditions",
+        "scopes",
+        "lifetime_seconds",
+    ),
+    Index("ix_workload_roles_name", "tenant_id", "name", unique=True),
+)
+"""Roles of workloads. ``conditions`` and ``scopes``: JSON. A changed role has a new id."""
+
+WORKLOAD_KEYS = Table(
+    "workload_keys",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("role_id", Uuid, ForeignKey("workload_roles.id"), nullable=False),
+    Column("token", LargeBinary(32), nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
+    Column("kept_until_us", BigInteger, nullable=False),
+    mac_column("workload_keys", "digest", "role_id", "token", "expires_at_us"),
+    Index("ix_workload_keys_role", "role_id", "kept_until_us"),
+    Index("ix_workload_keys_token", "token"),
+)
+"""Short-lived API keys of workloads. ``token``: SHA-256 of the token that was exchanged, which is
+counted until ``kept_until_us``."""
+
 WRITE_PROBE = Table(
     PROBE_TABLE,
     METADATA,

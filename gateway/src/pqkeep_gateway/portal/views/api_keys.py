@@ -111,8 +111,9 @@ def used_up(usage: Section) -> str:
     if busiest.requests < USED_UP * usage.data.requests_per_minute:
         return ""
     name = f" “{busiest.name}”" if busiest.name else ""
+    sender = f"API key version {busiest.version}" if busiest.version else "workloads with the role"
     return (
-        f"The rate limit is used up: API key version {busiest.version}{name} sent"
+        f"The rate limit is used up: {sender}{name} sent"
         f" {busiest.requests:,} requests in the last two minutes."
     )
 

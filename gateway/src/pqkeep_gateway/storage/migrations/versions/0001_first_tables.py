@@ -19,6 +19,7 @@ def upgrade() -> None:
     _create_approvals()
     _create_notices()
     _create_webhooks()
+    _create_workloads()
 
 
 def _create_operators() -> None:
@@ -508,4 +509,52 @@ def _create_webhooks() -> None:
         sa.Column("problem", sa.String(32), nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
         sa.Index("ix_webhook_deliveries_webhook", "webhook_id", "created_at_us"),
+    )
+
+
+def _create_workloads() -> None:
+    op.create_table(
+        "workload_issuers",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("issuer", sa.String(512), nullable=False),
+        sa.Column("audience", sa.String(512), nullable=False),
+        sa.Column("algorithms", sa.Text, nullable=False),
+        sa.Column("keys", sa.Text, nullable=True),
+        sa.Column("changed_at_us", sa.BigInteger, nullable=False),
+        sa.Column("changed_by", sa.String(128), nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
+        sa.Index("ix_workload_issuers_name", "tenant_id", "name", unique=True),
+    )
+    op.create_table(
+        "workload_roles",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column(
+            "issuer_id",
+            sa.Uuid,
+            sa.ForeignKey("workload_issuers.id"),
+            nullable=False,
+            index=True,
+        ),
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("conditions", sa.Text, nullable=False),
+        sa.Column("scopes", sa.Text, nullable=False),
+        sa.Column("lifetime_seconds", sa.Integer, nullable=False),
+        sa.Column("changed_at_us", sa.BigInteger, nullable=False),
+        sa.Column("changed_by", sa.String(128), nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
+        sa.Index("ix_workload_roles_name", "tenant_id", "name", unique=True),
+    )
+    op.create_table(
+        "workload_keys",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("role_id", sa.Uuid, sa.ForeignKey("workload_roles.id"), nullable=False),
+        sa.Column("token", sa.LargeBinary(32), nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("kept_until_us", sa.BigInteger, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
+        sa.Index("ix_workload_keys_role", "role_id", "kept_until_us"),
+        sa.Index("ix_workload_keys_token", "token"),
     )
