@@ -11,7 +11,8 @@ import httpx2
 from pqkeep._call import Call, Course, Pages
 from pqkeep._exchange import Exchange
 from pqkeep._settings import Settings
-from pqkeep.errors import PqkeepError
+from pqkeep._workload import WorkloadKey
+from pqkeep.errors import AuthenticationError, PqkeepError
 
 R = TypeVar("R")
 
@@ -23,6 +24,9 @@ class AsyncTransport:
         """Make the pool without connecting. Raises ConfigurationError."""
         self._settings = settings
         proxy = settings.proxy()
+        workload = settings.workload
+        self._workload = None if workload is None else WorkloadKey(workload)
+        self._renewing = asyncio.Lock()
         self._http = httpx2.AsyncClient(
             base_url=settings.url,
             headers=settings.headers(),
@@ -34,7 +38,31 @@ class AsyncTransport:
     async def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
         """Run one call, with retries. Raises PqkeepError."""
         call = await asyncio.to_thread(describe) if reads_file else describe()
-        exchange = Exchange(call, self._settings)
+        if self._workload is None:
+            return await self._run(Exchange(call, self._settings))
+        key = await self._workload_key(self._workload)
+        try:
+            return await self._run(Exchange(call, self._settings, key))
+        except AuthenticationError:  # its role has changed
+            self._workload.forget(key)
+        key = await self._workload_key(self._workload)
+        return await self._run(Exchange(call, self._settings, key))
+
+    async def _workload_key(self, workload: WorkloadKey) -> str | None:
+        """Return the workload's key. Get or renew it first if it is due. Raises PqkeepError."""
+        if workload.is_due and not (workload.is_valid and self._renewing.locked()):
+            async with self._renewing:
+                try:
+                    if workload.is_due:
+                        renewal = await asyncio.to_thread(workload.renewal)
+                        await self._run(Exchange(renewal, self._settings))
+                except PqkeepError:
+                    if not workload.is_valid:
+                        raise
+                    workload.postpone()
+        return workload.text
+
+    async def _run(self, exchange: Exchange[R]) -> R:
         while True:
             try:
                 return await self._attempt(exchange)

@@ -88,12 +88,14 @@ R = TypeVar("R")
 class Exchange(Generic[R]):
     """A call, with the request id and the Idempotency-Key of all its attempts."""
 
-    def __init__(self, call: Call[R], settings: Settings) -> None:
+    def __init__(self, call: Call[R], settings: Settings, workload_key: str | None = None) -> None:
         """Begin. A file has no deadline. All other calls have the client's timeout."""
         self._call = call
         self._proxy = settings.proxy()
         self._request_id = str(uuid4())
         self._headers = {"X-Request-ID": self._request_id}
+        if workload_key is not None:
+            self._headers["X-API-Key"] = workload_key
         self._content = call.content
         if call.destination is not None:
             self._headers["Accept-Encoding"] = "gzip"  # only files are long

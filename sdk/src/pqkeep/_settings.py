@@ -16,6 +16,7 @@ from urllib.request import getproxies
 
 import httpx2
 
+from pqkeep._workload import Workload
 from pqkeep.compliance import ComplianceProfile, profile_named
 from pqkeep.errors import ConfigurationError
 from pqkeep.private_files import BLANK, QUOTES, read_api_key, wrong_in_api_key
@@ -37,6 +38,8 @@ class Settings:
 
     url: str
     api_key: str = field(repr=False)
+    """Empty for a workload, which gets its key from the service."""
+    workload: Workload | None = None
     ca_file: str | None
     compliance: ComplianceProfile | None
     timeout: float
@@ -66,11 +69,12 @@ class Settings:
     def headers(self) -> dict[str, str]:
         """Return the headers of every request."""
         headers = {
-            "X-API-Key": self.api_key,
             "Accept": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": "pqkeep-python",
         }
+        if self.workload is None:
+            headers["X-API-Key"] = self.api_key
         if self.compliance is not None:
             headers["X-Compliance-Profile"] = self.compliance.name
         return headers
@@ -125,6 +129,13 @@ class Settings:
         if url is None and (variable := environment("PQKEEP_URL")):
             url = address(variable, "PQKEEP_URL")
         key = _environment_key() if api_key is None else _checked_key(api_key, _API_KEY)
+        workload = _environment_workload() if api_key is None else None
+        if workload is not None:
+            if key is not None:
+                raise ConfigurationError(
+                    "PQKEEP_TOKEN_FILE and an API key of the environment are both set: unset one"
+                )
+            key = ""
         name = profile or environment("PQKEEP_PROFILE")
         stored = read_profile(name or DEFAULT) if name or url is None else None
         if stored is not None:
@@ -138,13 +149,15 @@ class Settings:
                 key = _checked_key(stored_key, "the profile's API key")
         if url is None or key is None:
             raise ConfigurationError(
-                "the API key is missing: pass one, or set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE"
+                "the API key is missing: pass one, or set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE,"
+                " or PQKEEP_TOKEN_FILE and PQKEEP_ROLE"
             )
         ca = ca_file or environment("PQKEEP_CA_FILE") or (stored.ca_file if stored else None)
         compliance = compliance_profile or (stored.compliance_profile if stored else None)
         return cls(
             url=url,
             api_key=key,
+            workload=workload,
             ca_file=None if ca is None else os.fspath(ca),
             compliance=profile_named(compliance),
             timeout=timeout,
@@ -319,6 +332,17 @@ def _environment_key() -> str | None:
     if file:
         return _checked_key(_key_in(file), "the API key in the file of PQKEEP_API_KEY_FILE")
     return _checked_key(key, "PQKEEP_API_KEY") if key else None
+
+
+def _environment_workload() -> Workload | None:
+    file, role = environment("PQKEEP_TOKEN_FILE"), environment("PQKEEP_ROLE")
+    if file is None and role is None:
+        return None
+    if not file or not role:
+        raise ConfigurationError(
+            "PQKEEP_TOKEN_FILE and PQKEEP_ROLE belong together: set both, or neither"
+        )
+    return Workload(role.strip(BLANK), file.strip(BLANK))
 
 
 def _profile_key(profile: Profile) -> str | None:

@@ -15,7 +15,8 @@ import httpx2
 from pqkeep._call import Call, Course, Pages
 from pqkeep._exchange import Attempts, Exchange
 from pqkeep._settings import API, Settings
-from pqkeep.errors import PqkeepError
+from pqkeep._workload import WorkloadKey
+from pqkeep.errors import AuthenticationError, PqkeepError
 
 R = TypeVar("R")
 
@@ -190,10 +191,36 @@ class Transport:
         self._settings = settings
         self._on_wait = on_wait
         self._http = timed_client(settings, settings.headers())
+        workload = settings.workload
+        self._workload = None if workload is None else WorkloadKey(workload)
+        self._renewing = threading.Lock()
 
     def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
         """Run one call, with retries. Raises PqkeepError."""
-        exchange = Exchange(describe(), self._settings)
+        if self._workload is None:
+            return self._run(Exchange(describe(), self._settings))
+        call, key = describe(), self._workload_key(self._workload)
+        try:
+            return self._run(Exchange(call, self._settings, key))
+        except AuthenticationError:  # its role has changed
+            self._workload.forget(key)
+        return self._run(Exchange(call, self._settings, self._workload_key(self._workload)))
+
+    def _workload_key(self, workload: WorkloadKey) -> str | None:
+        """Return the workload's key. Get or renew it first if it is due. Raises PqkeepError."""
+        if workload.is_due and self._renewing.acquire(blocking=not workload.is_valid):
+            try:
+                if workload.is_due:
+                    self._run(Exchange(workload.renewal(), self._settings))
+            except PqkeepError:
+                if not workload.is_valid:
+                    raise
+                workload.postpone()
+            finally:
+                self._renewing.release()
+        return workload.text
+
+    def _run(self, exchange: Exchange[R]) -> R:
         with self._noted(exchange):
             while True:
                 try:

@@ -50,8 +50,8 @@ class Client:
     ) -> None:
         """Take the service's address, without ``/api/v1``, and an API key.
 
-        Missing arguments come from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``,
-        ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from the named profile (see
+        Missing arguments come from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``
+        (or ``PQKEEP_TOKEN_FILE`` and ``PQKEEP_ROLE`` of a workload), ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from the named profile (see
         pqkeep.profiles). A ``Profile`` object excludes all other sources.
         ``timeout`` is in seconds, for a call with all its attempts. ``retries`` is the number of
         attempts after the first. ``http://`` is refused for other machines, unless allowed.

@@ -71,6 +71,8 @@ def _api_key_from(invocation: Invocation, stored: Profile | None, place: str) ->
         return f"PQKEEP_API_KEY_FILE {file}"
     if environment("PQKEEP_API_KEY"):
         return "PQKEEP_API_KEY"
+    if file := environment("PQKEEP_TOKEN_FILE"):
+        return f"PQKEEP_TOKEN_FILE {file}"
     if stored is None:
         return NOWHERE
     return f"{stored.api_key_file}, by {place}" if stored.api_key_file else place
