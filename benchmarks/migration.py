@@ -30,7 +30,7 @@ from pqkeep.models import CampaignSource, CampaignTarget, Envelope
 PROGRAM = Path(sysconfig.get_path("scripts")) / "pqkeep"
 SOURCE, TARGET, NAME = "Kyber768", "X-Wing", "migration"
 KILLED_AT = (0.25, 0.5)
-"""The parts of a place after which a run is killed."""
+"""A run is killed after it has moved these shares of a place."""
 PAUSE = 0.2
 """Seconds between two looks at a place."""
 

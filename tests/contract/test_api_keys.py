@@ -230,7 +230,7 @@ def test_a_key_in_its_overlap_administers_nothing(
 def test_the_operator_rotates_the_newest_active_key(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """The operator's rotation revokes the newest active key, which keeps its overlap."""
+    """The operator's rotation replaces the newest active key, which is valid until its overlap ends."""
     tenant = new_tenant("starter")
     for _ in range(2):
         tenant.post(_path(tenant), status=201)

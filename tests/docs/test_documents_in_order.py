@@ -26,6 +26,7 @@ SHOWN = (
     r'\{"data":\{"plaintext":"aGVsbG8sIHdvcmxk".*',
     r"README\.md\.pqk: encrypted to Kyber768 version \d+",
     r"again\.md: decrypted",
+    r"verified",
     r"plan\.txt\.pqk: encrypted to Kyber768 version \d+",
     r"meet at noon",
     r"version \d+ is retired",

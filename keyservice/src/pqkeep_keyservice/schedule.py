@@ -84,7 +84,7 @@ class Schedule:
             _LOG.exception("the schedule could not be carried out")
 
     async def carry_out(self, now: datetime, *, destroys: bool = True) -> None:
-        """Make all due changes; without ``destroys``, those that destroy no private key.
+        """Make all due changes; without ``destroys``, only changes that keep all private keys.
 
         Raises DatabaseUnavailableError.
         """

@@ -286,7 +286,7 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_witness_cosignature_timestamp_seconds",
         Kind.GAUGE,
-        "When the witnesses last cosigned (Unix time): the oldest of their newest cosignatures, 0"
+        "When the witnesses last cosigned (Unix time): the oldest among the newest cosignatures of each, 0"
         " if one has made none. No value without witnesses.",
     ),
     Metric(

@@ -568,7 +568,7 @@ class RefusedUses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignProgress:
-    """What is known of a campaign. No share is shown: nobody knows the whole."""
+    """What is known of a campaign. No percentage is shown, because the total is unknown."""
 
     campaign: Campaign
     moved: int

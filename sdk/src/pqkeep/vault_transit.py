@@ -221,7 +221,7 @@ class TransitSource:
         results = cast("list[object]", listed)
         if len(results) != len(items):
             raise TransitSourceError(
-                "the old service sent another number of results than it got ciphertexts",
+                "the old service sent a wrong number of results",
                 "check that --from is Vault or OpenBao",
             )
         return [_result(result, str(place)) for place, result in enumerate(results)]
@@ -294,7 +294,7 @@ def _require_usable(response: httpx2.Response) -> None:
     if status in _TEMPORARY:
         raise TransitSourceError(
             f"the old service is not available (HTTP {status})",
-            "run the command again: it goes on where it was",
+            "run the command again: it continues where it stopped",
             is_temporary=True,
         )
     if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
@@ -351,7 +351,7 @@ def _strange() -> TransitSourceError:
 def _too_late() -> TransitSourceError:
     return TransitSourceError(
         "the old service did not respond in time",
-        "run the command again: it goes on where it was",
+        "run the command again: it continues where it stopped",
         is_temporary=True,
     )
 
@@ -368,6 +368,6 @@ def _unreachable(error: httpx2.HTTPError) -> TransitSourceError:
         cause = cause.__cause__ or cause.__context__
     return TransitSourceError(
         "the old service cannot be reached, or the connection broke",
-        "check --from; then run the command again: it goes on where it was",
+        "check --from; then run the command again: it continues where it stopped",
         is_temporary=True,
     )

@@ -114,7 +114,7 @@ def test_an_edited_id(log: Log, check: Callable[..., Found]) -> None:
 
 
 def test_a_forged_proof(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
-    """An edited record is found even if its proof leads to the root of a tree with it."""
+    """An edited record is found even if its proof fits the root of a forged tree."""
     forged = new_log(21)
     forged.records[6]["outcome"] = "refused"
     forged = type(forged)(log.signer, forged.records)

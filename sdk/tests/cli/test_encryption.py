@@ -228,7 +228,7 @@ def test_a_key_that_was_not_asked_for(
     key = tenant.keys.generate("Kyber768")
     for algorithm, status, sentence in (
         ("Kyber768", 1, "the response is about another key than the request"),
-        ("ML-KEM-1024", 2, "the public key is none of ML-KEM-1024"),
+        ("ML-KEM-1024", 2, "the public key is not one of ML-KEM-1024"),
     ):
         said = {
             "key_version": 1,

@@ -418,7 +418,7 @@ def test_what_cannot_be_changed(kyber: Pair, other: Pair, tmp_path: Path) -> Non
         ({"remove": [bytes(32)]}, "not in the header"),
         ({"remove": [own]}, "1 to 32 recipients"),
         ({"add": many}, "1 to 32 recipients"),
-        ({"add": [no_key]}, "the public key is none of Kyber768"),
+        ({"add": [no_key]}, "the public key is not one of Kyber768"),
     ]
     for change, why in refused:
         with pytest.raises(ValueError, match=why):

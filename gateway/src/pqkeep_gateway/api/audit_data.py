@@ -134,7 +134,7 @@ class CheckpointData(Data, frozen=True, kw_only=True):
     cosignatures: (
         Annotated[
             tuple[CosignatureData, ...],
-            Meta(description="Those of witnesses, if there are some."),
+            Meta(description="Cosignatures of witnesses, if there are any."),
         ]
         | UnsetType
     ) = UNSET

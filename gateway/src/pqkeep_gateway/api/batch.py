@@ -379,7 +379,7 @@ def _may_be_common(field: Field[Any]) -> bool:
 def _common(field: Field[Any]) -> Field[Any]:
     """Return a field that may apply to all items."""
     schema = {name: value for name, value in field.schema.items() if name != "default"}
-    described = f"{field.description} Applies to all items; an item may not have it too."
+    described = f"{field.description} Applies to all items, which then must not have it."
     return replace(field, required=False, default=None, schema=schema, description=described)
 
 

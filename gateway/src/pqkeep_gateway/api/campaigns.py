@@ -240,7 +240,7 @@ class CanaryData(Data, frozen=True, kw_only=True):
 
 
 class CampaignProgress(CampaignData, frozen=True, kw_only=True):
-    """A campaign and its progress. No share is shown: nobody knows the whole."""
+    """A campaign and its progress. No percentage is shown, because the total is unknown."""
 
     moved: Moved
     left: Left

@@ -501,7 +501,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 _NO_KEYRING = ErrorResponse(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
 _OWN_PUBLIC_KEY = ErrorResponse(
     Code.NOT_FOUND_001,
-    "public_key is that of an own key version, and its status does not allow this; send the public "
+    "public_key belongs to one of your key versions, and its status does not allow this; send the public "
     "key of the active version",
     ("public_key",),
 )

@@ -74,7 +74,7 @@ class ExternalKeyData(Data, frozen=True, kw_only=True):
     name: str
     kind: Literal["certificate", "private-key", "public-key", "secret-key", "key"]
     algorithm: str
-    state: Annotated[str, Meta(description="In the words of SP 800-57, such as active.")]
+    state: Annotated[str, Meta(description="The state in the terms of SP 800-57, such as active.")]
     place: str
     owner: str
     successor: str

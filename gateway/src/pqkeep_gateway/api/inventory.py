@@ -318,7 +318,7 @@ IS_LEGACY = boolean_field(
 ).optional()
 SORT = choice_field(
     "sort",
-    "The order: of `name` by keyring, algorithm and version. A leading `-` reverses it. Key "
+    "The order. `name` means keyring, algorithm and version. A leading `-` reverses it. Key "
     "versions without a value come last.",
     tuple(Sort),
     Sort.NAME,

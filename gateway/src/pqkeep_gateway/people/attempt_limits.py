@@ -15,7 +15,7 @@ from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
 ATTEMPTS = Limit(10, 15 * MINUTE)
-"""Failed attempts at a password from one address, an account's code, or one session's step-up."""
+"""Failed attempts at a password from one address, at a code of one account, or at a step-up of one session."""
 ATTEMPTS_PER_SOURCE = Limit(300, 15 * MINUTE)
 """Failed attempts from one address. A whole company may share it."""
 DELAYS = (0, 5, 20, 60)

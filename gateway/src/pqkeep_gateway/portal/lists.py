@@ -284,7 +284,7 @@ class Query:
     offset: int
     parameters: Parameters = field(default_factory=dict)
     error: str = ""
-    """The problem with one token, and its solution. Then the list is not read."""
+    """The error in a token, and its correction. If set, the list is not read."""
     kept: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

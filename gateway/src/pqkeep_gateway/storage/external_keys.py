@@ -32,7 +32,7 @@ class ExternalKey(Struct, frozen=True, kw_only=True):
     kind: Literal["certificate", "private-key", "public-key", "secret-key", "key"]
     algorithm: Text
     state: Text
-    """In the words of SP 800-57, such as ``active``."""
+    """The state in the terms of SP 800-57, such as ``active``."""
     place: Text
     owner: Text
     successor: Text

@@ -73,7 +73,7 @@ class CheckpointSigner:
         self._executors = executors
         self._lock = asyncio.Lock()
         self.signed_size = 0
-        """The size that the newest checkpoint covers, once ``run`` has read it."""
+        """The size that the newest checkpoint covers, as soon as ``run`` has read it."""
         self.count = 0
         """The number of checkpoints signed by this process."""
 

@@ -121,7 +121,7 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
 def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> CommitOutcome:
     """Delete all root keys but the newest.
 
-    STALE if there are no others, if the newest is not stored, or if another still seals something.
+    STALE if there is only one, if the newest is not stored, or if an older one still seals a row.
     """
     if change.newest not in list_check_values(connection):
         return CommitOutcome.STALE

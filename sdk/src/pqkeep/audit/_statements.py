@@ -367,7 +367,7 @@ def _header(fields: _Fields) -> Header:
     fields.only(*names)
     if fields.text("format") not in {FORMAT, FORMAT_OF_EVIDENCE}:
         known = f"{FORMAT}, {FORMAT_WITHOUT_PROOFS}, {FORMAT_OF_EVIDENCE}"
-        raise MalformedError(f"its format is none of {known}")
+        raise MalformedError(f"its format is not one of {known}")
     is_whole = fields.value("tenant_id") is None
     return Header(
         log_id=fields.log_id(),

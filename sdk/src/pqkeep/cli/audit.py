@@ -596,7 +596,7 @@ def _require_lines(file: Path) -> None:
     is_whole = len(begin) < BEGINNING
     what = inputs.describe(begin) if is_whole else "in an unknown form"
     typer.echo(printable(f"pqkeep: {file} is {what}, not JSON lines of an audit log"), err=True)
-    typer.echo("        name an export, or a file saved from the API", err=True)
+    typer.echo("        name an export, or JSON saved from the API or with --output json", err=True)
     raise typer.Exit(UNREADABLE)
 
 

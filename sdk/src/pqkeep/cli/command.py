@@ -69,7 +69,7 @@ def _listing(app: typer.Typer) -> Iterator[None]:
 
 
 def options_before_commands(app: typer.Typer, function: Callable[..., None]) -> None:
-    """Accept the options of all commands before a command too, with the function's own options."""
+    """Let a command's group take its own options and the common options."""
     own = [*signature(function).parameters.values()]
 
     def run(*, context: typer.Context, **values: Any) -> None:

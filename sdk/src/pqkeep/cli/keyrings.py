@@ -105,7 +105,9 @@ def list_keyrings(
     *,
     prefix: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="List names that begin so.", show_default=False),
+        typer.Option(
+            metavar="TEXT", help="List only names with this beginning.", show_default=False
+        ),
     ] = None,
     label: Annotated[
         str | None,

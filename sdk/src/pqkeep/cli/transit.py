@@ -51,7 +51,7 @@ def migrate(  # noqa: PLR0913 - an option each
         Form | None,
         typer.Option(
             "--format",
-            help="The form of the input. By default the file's name shows it, else it is lines.",
+            help="The form of the input. By default the file's name decides; other names mean lines.",
             show_default=False,
         ),
     ] = None,

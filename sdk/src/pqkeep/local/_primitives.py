@@ -132,7 +132,7 @@ def encapsulate(*, public_key: bytes, algorithm: str, key_version: int) -> Encap
     try:
         shared_secret, kem_ciphertext = KEMS[algorithm].encapsulate(public_key)
     except ValueError:
-        raise ValueError(f"the public key is none of {algorithm}") from None
+        raise ValueError(f"the public key is not one of {algorithm}") from None
     return Encapsulation(
         kem_ciphertext=kem_ciphertext,
         shared_secret=shared_secret,

@@ -161,7 +161,7 @@ class WrappedFileKey:
             )
         except InvalidTag:
             raise DecryptionError(
-                "this was encrypted to another key than the one that was used, "
+                "the data was encrypted to another key than the one in use, "
                 "or its header is damaged"
             ) from None
         return FileKey(value)
