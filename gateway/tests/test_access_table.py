@@ -38,6 +38,7 @@ API_KEY = ApiKeyPrincipal(TenantId(uuid4()), FREE, 1, suspended=False)
 PRINCIPALS: dict[Caller, Principal] = {
     Credential.API_KEY: API_KEY,
     Credential.ROTATED_API_KEY: replace(API_KEY, is_rotated=True),
+    Credential.WORKLOAD: replace(API_KEY, workload="deploy"),
     Credential.OPERATOR: OperatorPrincipal(),
     Credential.NONE: AnonymousPrincipal(),
     **{
@@ -116,7 +117,7 @@ def test_handlers_get_no_principal_of_another_kind(caller: Caller) -> None:
     )
     is_person = isinstance(caller, Role)
     _expect(call, "person", principal if is_person else None)
-    of_a_tenant = is_person or caller in (Credential.API_KEY, Credential.ROTATED_API_KEY)
+    of_a_tenant = is_person or isinstance(principal, ApiKeyPrincipal)
     _expect(call, "tenant", principal if of_a_tenant else None)
 
 

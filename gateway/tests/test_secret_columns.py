@@ -43,6 +43,8 @@ DIGESTS = frozenset(
         "used_sign_ins.digest",
         "approvals.digest",
         "approvals.subject",
+        "workload_keys.digest",
+        "workload_keys.token",
     }
 )
 """32 bytes each."""
@@ -76,6 +78,9 @@ MACS = frozenset(
         "webhook_deliveries.mac",
         "webhooks.mac",
         "passkeys.mac",
+        "workload_issuers.mac",
+        "workload_roles.mac",
+        "workload_keys.mac",
     }
 )
 """32 bytes each, over the digest and its owner: see test_moved_rows.py."""
@@ -197,6 +202,16 @@ TEXTS = frozenset(
         "webhooks.kinds",
         "webhooks.state",
         "webhooks.created_by",
+        "workload_issuers.name",
+        "workload_issuers.issuer",
+        "workload_issuers.audience",
+        "workload_issuers.algorithms",
+        "workload_issuers.keys",
+        "workload_issuers.changed_by",
+        "workload_roles.name",
+        "workload_roles.conditions",
+        "workload_roles.scopes",
+        "workload_roles.changed_by",
         "webhook_deliveries.kind",
         "webhook_deliveries.body",
         "webhook_deliveries.state",

@@ -35,6 +35,7 @@ INTERNAL = frozenset(
         "InvalidAddressError",
         "InvalidFilterError",
         "InvalidInventoryError",
+        "InvalidKeySetError",
         "InvalidProviderResponseError",
         "InvalidValueError",
         "MailDeferredError",

@@ -43,6 +43,7 @@ from pqkeep_gateway.api import (
     tenants,
     usage,
     webhooks,
+    workloads,
 )
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.tenancy import plans
@@ -70,6 +71,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *campaigns.endpoints(no_keys, nothing, nothing),
         *external_keys.endpoints(nothing, nothing, nothing),
         *webhooks.endpoints(nothing, nothing, nothing, nothing, nothing),
+        *workloads.endpoints(nothing, nothing, nothing, nothing, nothing),
         *inventory.endpoints(nothing, nothing, nothing),
         *search.endpoints(nothing, nothing, nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),

@@ -24,6 +24,13 @@ ROWS: Mapping[str, Endpoint] = {
 }
 """By name."""
 
+ISSUER = {
+    "url": "https://token.actions.githubusercontent.com",
+    "audience": "pqkeep",
+    "algorithms": ["RS256"],
+}
+ROLE = {"issuer": "ci", "claims": {"sub": "x"}, "scopes": [{"operations": ["use"]}]}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -67,6 +74,8 @@ class Prepared:
             "name": "payments",
             "kind": "key-old",
             "webhook": self.webhook,
+            "issuer": "ci",
+            "role": "deploy",
         }
 
     def _bodies(self) -> Mapping[str, Mapping[str, Any]]:
@@ -89,6 +98,8 @@ class Prepared:
             "change_role": {"role": "viewer"},
             "change_notice_setting": {"enabled": False},
             "check_out": {"tier": "professional"},
+            "put_workload_issuer": ISSUER,
+            "put_workload_role": ROLE,
             "create_webhook": {"name": "pager", "url": "https://hooks.example.com/"},
             "change_webhook": {"active": False},
             "put_rule": {"algorithms": ["Kyber768"]},
@@ -114,6 +125,9 @@ def prepare(
     assert owner.ask_proven("PUT", "/rules/algorithms/payments", rule).is_success
     hook = {"name": "on-call", "url": "https://hooks.example.com/"}
     webhook = owner.post_proven("/webhooks", hook, status=201)["id"]
+    workloads = f"/tenants/{tenant.tenant_id}/workloads"
+    for path, body in (("issuers/ci", ISSUER), ("roles/deploy", ROLE)):
+        assert owner.ask_proven("PUT", f"{workloads}/{path}", body).is_success
     plan_of_move = {"sources": [KEY], "target": {"algorithm": "X-Wing"}}
     assert tenant.ask("PUT", "/campaigns/payments", plan_of_move).is_success
     if buys:

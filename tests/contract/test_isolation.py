@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey
 from tests.contract.rows import api_rows
+from tests.contract.sensitive_requests import ISSUER, ROLE
 from tests.contract.test_key_import import body, issue, pkcs8
 from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation
@@ -217,6 +218,8 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
         **_made(t, "/mac/compute", "mac", message="QUJD"),
         "message": "QUJD",
     },
+    "/tenants/{tenant_id}/workloads/issuers/{issuer}": lambda _: ISSUER,
+    "/tenants/{tenant_id}/workloads/roles/{role}": lambda _: {**ROLE, "issuer": "ci"},
     "/kms/keys/generate": lambda _: {"algorithm": "ML-KEM-1024"},
     "/kms/keys/rotate": lambda _: KYBER,
     "/kms/keys/import": lambda t: body(issue(t, "ML-DSA-87"), PRIVATE_KEY),
@@ -325,6 +328,13 @@ def owner(
     return untouched_without_overlap if credential == "after" else untouched
 
 
+def _trust(where: Installation, tenant: Caller) -> None:
+    """Put an issuer and a role for the workloads of a tenant."""
+    workloads = f"/tenants/{tenant.tenant_id}/workloads"
+    for path, put in (("issuers/ci", ISSUER), ("roles/deploy", ROLE)):
+        assert where.operator().ask("PUT", f"{workloads}/{path}", put).is_success
+
+
 def _changed(api_key: str) -> str:
     return api_key[:-1] + ("A" if api_key[-1] != "A" else "B")
 
@@ -386,6 +396,8 @@ def test_the_matrix(
     """The status is the access table's; foreign callers change and learn nothing."""
     where, tenant = owner
     method, path = operation.split(" ")
+    if "/workloads/" in path:
+        _trust(where, tenant)
     is_batch = path.endswith(BATCH)
     made = BODIES.get(path.removesuffix(BATCH).replace("/key/", "/"))
     has_body = made is not None and method in ("POST", "PATCH", "PUT")
@@ -400,6 +412,8 @@ def test_the_matrix(
         name="new" if method == "PUT" else KEYRING,
         source=KEYRING,
         kind="key-old",
+        issuer="new" if method == "PUT" else "ci",
+        role="new" if method == "PUT" else "deploy",
         webhook=uuid.uuid4(),
         delivery=uuid.uuid4(),
         id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),

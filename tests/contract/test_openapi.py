@@ -54,6 +54,7 @@ FIRST = ("create_keyring", "generate_key")
 LAST = (
     *("rotate_key", "retire_key", "disable_key", "enable_key", "cancel_archive"),
     "close_campaign",
+    *("remove_workload_role", "remove_workload_issuer"),
     "remove_external_keys",
     *("change_tenant", "rotate_api_key", "revoke_api_key"),
     *("delete_tenant", "cancel_tenant_deletion"),
@@ -72,6 +73,10 @@ OPERATOR = (
     "export_audit_log",
     "sign_audit_checkpoint",
     "invite",
+    "put_workload_issuer",
+    "put_workload_role",
+    "remove_workload_role",
+    "remove_workload_issuer",
     "search",
 )
 TEXTS = ("export_audit_log", "get_audit_note", "get_audit_tlog_proof")

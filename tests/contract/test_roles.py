@@ -88,6 +88,8 @@ def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.R
         delivery=id_,
         kind="key-old",
         name="nothing",
+        issuer="nothing",
+        role="nothing",
         source="nothing",
     )
     cookies = "; ".join(f"{each.name}={each.value}" for each in person.client.cookies.jar)

@@ -48,6 +48,8 @@ CREDENTIALS = {
     "create_webhook",
     "change_webhook",
     "rotate_webhook_secret",
+    "put_workload_issuer",
+    "put_workload_role",
 }
 """Operations that change credentials and factors, or return a credential that outlasts the session."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import uuid
@@ -11,14 +12,18 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
+import hvac
 import pytest
 from cryptography.hazmat.primitives.asymmetric import mldsa
+from hvac.exceptions import VaultError
 from jwcrypto.jwk import JWK
 from jwcrypto.jws import JWS
 from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.openid_provider import running_mock
 from tests.fixtures.token_platform import AUDIENCE, Platform
+
+from pqkeep import AsyncClient, Client, InvalidRequestError
 
 GITHUB = "https://token.actions.githubusercontent.com"
 CLUSTER = "https://kubernetes.default.svc.cluster.local"
@@ -78,14 +83,18 @@ class Site:
         return self.installation.caller(key, self.tenant.tenant_id)
 
 
-@pytest.fixture
-def site(installation: Installation) -> Site:
-    """A tenant that trusts a platform with ES256."""
+def _site(installation: Installation) -> Site:
     tenant = installation.new_tenant()
     site = Site(installation, tenant, installation.person(tenant.tenant_id), Platform(GITHUB))
     assert site.put_issuer().status_code == 201
     assert site.put_role().status_code == 201
     return site
+
+
+@pytest.fixture
+def site(installation: Installation) -> Site:
+    """A tenant that trusts a platform with ES256."""
+    return _site(installation)
 
 
 def test_a_workload_uses_the_permissions_of_its_role(site: Site) -> None:
@@ -283,7 +292,7 @@ def test_fields_of_issuers_and_roles(site: Site) -> None:
 @pytest.fixture(scope="module")
 def reaching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """An installation that may fetch keys from this machine."""
-    settings = {"webhook_networks": ["127.0.0.0/8", "::1/128"]}
+    settings = {"webhook_networks": ["127.0.0.0/8", "::1/128"], "transit": True}
     with running(tmp_path_factory.mktemp("workloads"), settings=settings) as started:
         yield started
 
@@ -317,3 +326,55 @@ def test_a_token_of_a_foreign_provider(reaching: Installation, tmp_path: Path) -
         site.put_role(claims={"sub": "robot"}).raise_for_status()
         site.workload(token).get("/auth/api-key")
         assert refusal_of(site.exchange(token, "deploy2")) == UNTRUSTED
+
+
+def test_clients_of_vault_log_in_with_the_token(reaching: Installation) -> None:
+    """Hvac's logins for JWT and Kubernetes get a key that works, and a refusal for a wrong role."""
+    site = _site(reaching)
+    role, token = f"{site.tenant.tenant_id}/deploy", site.platform.token()
+    client = hvac.Client(reaching.base_url)
+    client.auth.jwt.jwt_login(role, token)
+    assert client.is_authenticated()
+    client.logout()
+    client.auth.kubernetes.login(role, token)
+    assert client.lookup_token()["data"]["display_name"] == "deploy"
+    with pytest.raises(VaultError):
+        client.auth.jwt.jwt_login("deploy", token)
+    client.adapter.close()
+
+
+@pytest.fixture
+def environment(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The environment of a workload; returns the token's file."""
+    file = tmp_path / "token"
+    file.write_text(site.platform.token() + "\n")
+    monkeypatch.setenv("PQKEEP_URL", site.installation.base_url)
+    monkeypatch.setenv("PQKEEP_TOKEN_FILE", str(file))
+    monkeypatch.setenv("PQKEEP_ROLE", f"{site.tenant.tenant_id}/deploy")
+    return file
+
+
+def test_the_client_exchanges_and_renews(site: Site, environment: Path) -> None:
+    """The client needs no API key. It exchanges once, and again when its role has changed."""
+    site.tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
+    with Client() as client:
+        sealed = client.kem.encrypt(b"card", algorithm="X-Wing")
+        assert client.kem.decrypt(sealed, key_version=1, algorithm="X-Wing") == b"card"
+        site.put_role(lifetime_seconds=60).raise_for_status()
+        assert client.kem.decrypt(sealed, key_version=1, algorithm="X-Wing") == b"card"
+        environment.write_text("no token")
+        site.put_role().raise_for_status()
+        with pytest.raises(InvalidRequestError):
+            client.kem.decrypt(sealed, key_version=1, algorithm="X-Wing")
+    records = site.tenant.get("/audit/records", operation="exchange-token")["records"]
+    assert len(records) == 2
+
+
+async def test_the_asynchronous_client_exchanges_once(site: Site, environment: Path) -> None:
+    """Many concurrent calls of one client make one exchange."""
+    async with AsyncClient() as client:
+        await asyncio.gather(*(client.keyrings.get("default") for _ in range(20)))
+        site.put_role(lifetime_seconds=60).raise_for_status()
+        await client.keyrings.get("default")
+    records = site.tenant.get("/audit/records", operation="exchange-token")["records"]
+    assert len(records) == 2

@@ -106,6 +106,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
             AuditEvent.LIST_API_KEYS,
             AuditEvent.ROTATE_API_KEY,
             AuditEvent.REVOKE_API_KEY,
+            AuditEvent.LIST_WORKLOADS,
             AuditEvent.GET_SUBSCRIPTION,
             AuditEvent.GET_LIMITS,
             AuditEvent.GET_USAGE,

@@ -74,6 +74,14 @@ def rows(
         Row(
             "POST", "auth/approle/login", OWN_API_KEY, system_.log_in, system.LOGIN, is_public=True
         ),
+        *(
+            Row(
+                *("POST", f"auth/{method}/login", "exchange_token", system_.log_in_by_token),
+                system.TOKEN_LOGIN,
+                is_public=True,
+            )
+            for method in ("jwt", "kubernetes")
+        ),
         Row("LIST", "transit/keys", "list_keyrings", transit_keys.list_, keys.LIST),
         Row("GET", "transit/keys", "list_keyrings", transit_keys.read_list, keys.READ_LIST),
         Row("POST", "transit/keys/{name}", "create_keyring", transit_keys.create, keys.NEW_KEY),

@@ -10,6 +10,7 @@ from pqkeep_gateway.access.admission import UnknownCredentialError
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.api.api_keys import OwnApiKey
+from pqkeep_gateway.api.workloads import ExchangedToken, GrantType
 from pqkeep_gateway.http.endpoint import ApiCall, Document
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import Field
@@ -40,6 +41,9 @@ MOUNT = "transit"
 _ROLE_ID = text("role_id")
 _SECRET_ID = text("secret_id")
 LOGIN: tuple[Field[Any], ...] = (_ROLE_ID, _SECRET_ID)
+_ROLE = text("role")
+_JWT = text("jwt")
+TOKEN_LOGIN: tuple[Field[Any], ...] = (_ROLE, _JWT)
 
 
 class System:
@@ -174,6 +178,20 @@ class System:
         admitted = _as(call, principal)
         await self._check_head(admitted)
         return success(call, None, auth=self._auth(await self._own(admitted), secret_id))
+
+    async def log_in_by_token(self, call: ApiCall) -> Document:
+        """Return a workload's short-lived API key for its token, as a token."""
+        fields = {
+            "grant_type": GrantType.TOKEN_EXCHANGE.value,
+            "subject_token": call[_JWT],
+            "role": call[_ROLE],
+        }
+        made: ExchangedToken = await self._operations.run("exchange_token", call, fields)
+        principal = (await self._operations.log_in(call, made.access_token)).principal
+        if not isinstance(principal, ApiKeyPrincipal):
+            raise TransitError("invalid role or JWT")
+        own = await self._own(_as(call, principal))
+        return success(call, None, auth=self._auth(own, made.access_token))
 
     async def _own(self, call: ApiCall) -> OwnApiKey:
         own: OwnApiKey = await self._operations.run("get_own_api_key", call, {})
