@@ -328,8 +328,10 @@ def owner(
     return untouched_without_overlap if credential == "after" else untouched
 
 
-def _trust(where: Installation, tenant: Caller) -> None:
-    """Put an issuer and a role for the workloads of a tenant."""
+def _trust(where: Installation, tenant: Caller, path: str) -> None:
+    """Put an issuer and a role for a request about a tenant's workloads."""
+    if "/workloads/" not in path:
+        return
     workloads = f"/tenants/{tenant.tenant_id}/workloads"
     for path, put in (("issuers/ci", ISSUER), ("roles/deploy", ROLE)):
         assert where.operator().ask("PUT", f"{workloads}/{path}", put).is_success
@@ -396,9 +398,8 @@ def test_the_matrix(
     """The status is the access table's; foreign callers change and learn nothing."""
     where, tenant = owner
     method, path = operation.split(" ")
-    if "/workloads/" in path:
-        _trust(where, tenant)
     is_batch = path.endswith(BATCH)
+    _trust(where, tenant, path)
     made = BODIES.get(path.removesuffix(BATCH).replace("/key/", "/"))
     has_body = made is not None and method in ("POST", "PATCH", "PUT")
     body = made(tenant) if made is not None and has_body else None
