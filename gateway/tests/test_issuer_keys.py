@@ -139,7 +139,7 @@ async def test_what_an_issuer_may_not_do(fault: str) -> None:
                 issuer.documents["/jwks"] = {"keys": [], "x": "x" * MAX_JWKS}
             case "no-keys":
                 issuer.documents["/jwks"] = {"keys": 1}
-            case "inside":
+            case _:
                 setting = Setting(PublicAddresses(Networks(())))
         issuer.documents[well_known] = document
         with pytest.raises(UnavailableError):

@@ -333,8 +333,8 @@ def _trust(where: Installation, tenant: Caller, path: str) -> None:
     if "/workloads/" not in path:
         return
     workloads = f"/tenants/{tenant.tenant_id}/workloads"
-    for path, put in (("issuers/ci", ISSUER), ("roles/deploy", ROLE)):
-        assert where.operator().ask("PUT", f"{workloads}/{path}", put).is_success
+    for place, put in (("issuers/ci", ISSUER), ("roles/deploy", ROLE)):
+        assert where.operator().ask("PUT", f"{workloads}/{place}", put).is_success
 
 
 def _changed(api_key: str) -> str:
@@ -375,11 +375,14 @@ def last_states() -> dict[str, State]:
 def _state(where: Installation, owner: Caller) -> State:
     path = f"/tenants/{owner.tenant_id}"
     operator = where.operator()
+    keyrings = owner.get("/kms/keyrings")
+    for keyring in keyrings["keyrings"]:
+        keyring.pop("last_used_at")  # counted later than the use
     return [
         owner.get("/kms/keys"),
         operator.get(path),
         operator.get(path + "/api-keys"),
-        owner.get("/kms/keyrings"),
+        keyrings,
         owner.get("/campaigns"),
         owner.get("/inventory/external"),
     ]

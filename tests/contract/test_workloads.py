@@ -6,9 +6,10 @@ import asyncio
 import base64
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -47,7 +48,7 @@ class Site:
         """The path of its workloads."""
         return f"/tenants/{self.tenant.tenant_id}/workloads"
 
-    def put_issuer(self, name: str = "ci", **changes: object) -> httpx2.Response:
+    def put_issuer(self, name: str = "ci", **changes: Any) -> httpx2.Response:
         """Put the issuer."""
         body = {
             "url": self.platform.issuer,
@@ -59,7 +60,7 @@ class Site:
         kept = {name: value for name, value in body.items() if value is not None}
         return self.owner.ask_proven("PUT", f"{self.paths}/issuers/{name}", kept)
 
-    def put_role(self, name: str = "deploy", **changes: object) -> httpx2.Response:
+    def put_role(self, name: str = "deploy", **changes: Any) -> httpx2.Response:
         """Put a role."""
         body = {"issuer": "ci", "claims": {"repository": "acme/shop"}, "scopes": USE, **changes}
         return self.owner.ask_proven("PUT", f"{self.paths}/roles/{name}", body)
@@ -238,11 +239,12 @@ def test_keys_end_with_their_role_issuer_and_tenant(site: Site) -> None:
     site.put_role("other").raise_for_status()
     token = site.platform.token()
     other = site.workload(token, "other")
-    for change in (
+    changes: tuple[Callable[[], httpx2.Response], ...] = (
         lambda: site.put_role(lifetime_seconds=60),
         site.put_issuer,
         lambda: site.owner.ask_proven("DELETE", f"{site.paths}/roles/deploy"),
-    ):
+    )
+    for change in changes:
         workload = site.workload(token)
         workload.get("/auth/api-key")
         change().raise_for_status()
@@ -269,21 +271,23 @@ def test_a_token_is_exchanged_a_limited_number_of_times(site: Site) -> None:
 
 def test_fields_of_issuers_and_roles(site: Site) -> None:
     """Each wrong field is named, and no role accepts everyone."""
-    for field_name, values in {
+    issuers: dict[str, list[Any]] = {
         "url": ["ftp://x", "https://ada@x.example", "https://127.0.0.1/"],
         "algorithms": [[], ["none"], ["HS256"], "ES256", ["ES256", 1]],
         "jwks": [[], {"keys": []}, {"keys": [{"kty": "oct", "k": "AA"}]}, "x"],
-    }.items():
+    }
+    for field_name, values in issuers.items():
         for value in values:
             changes = {field_name: value} | ({"jwks": None} if field_name == "url" else {})
             wanted = (400, "ERR_INVALID_001", field_name)
             assert refusal_of(site.put_issuer(**changes)) == wanted, value
-    for field_name, values in {
+    roles: dict[str, list[Any]] = {
         "claims": [{}, [], {"sub": "*"}, {"sub": []}, {"sub": 1}, {"": "x"}],
         "scopes": [[], [{"operations": ["everything"]}]],
         "lifetime_seconds": [59, 3601],
         "issuer": ["unknown"],
-    }.items():
+    }
+    for field_name, values in roles.items():
         for value in values:
             refusal = refusal_of(site.put_role(**{field_name: value}))
             assert refusal[2] == field_name, value
@@ -359,13 +363,13 @@ def test_the_client_exchanges_and_renews(site: Site, environment: Path) -> None:
     site.tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
     with Client() as client:
         sealed = client.kem.encrypt(b"card", algorithm="X-Wing")
-        assert client.kem.decrypt(sealed, key_version=1, algorithm="X-Wing") == b"card"
+        assert client.kem.decrypt(sealed.ciphertext, key_version=1, algorithm="X-Wing") == b"card"
         site.put_role(lifetime_seconds=60).raise_for_status()
-        assert client.kem.decrypt(sealed, key_version=1, algorithm="X-Wing") == b"card"
+        assert client.kem.decrypt(sealed.ciphertext, key_version=1, algorithm="X-Wing") == b"card"
         environment.write_text("no token")
         site.put_role().raise_for_status()
         with pytest.raises(InvalidRequestError):
-            client.kem.decrypt(sealed, key_version=1, algorithm="X-Wing")
+            client.kem.decrypt(sealed.ciphertext, key_version=1, algorithm="X-Wing")
     records = site.tenant.get("/audit/records", operation="exchange-token")["records"]
     assert len(records) == 2
 
