@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import Caller, refusal_of
 
 KEM, NEW = "Kyber768", "ML-KEM-1024"
 PLAINTEXT = "YSBjYW5hcnkgaW4gYSBtaW5l"
@@ -158,6 +158,22 @@ def test_a_re_encryption_names_its_campaign_in_the_record(mover: Caller) -> None
     moved = mover.post("/kem/re-encrypt/batch", {"items": [sealed(mover)], "campaign": "cards"})
     assert "data" in moved["results"][0], moved
     assert last_record(mover, "re-encrypt")["campaign"] == "cards"
+
+
+def test_a_campaign_is_replaced_only_if_the_request_says_so(
+    new_tenant: Callable[..., Caller],
+) -> None:
+    """One request creates a campaign or is refused, so two programs cannot both create it."""
+    caller = new_tenant()
+    body = {
+        "sources": [{"keyring": "default", "algorithm": "Kyber768"}],
+        "target": {"keyring": "default", "algorithm": "X-Wing"},
+        "replace": False,
+    }
+    assert caller.ask("PUT", "/campaigns/once", body).status_code == 200
+    refused = caller.ask("PUT", "/campaigns/once", {**body, "quiet_days": 7})
+    assert refusal_of(refused)[0] == 409
+    assert caller.get("/campaigns/once")["quiet_days"] == 30
 
 
 def test_a_scan_replaces_the_place_s_earlier_one(mover: Caller) -> None:

@@ -39,6 +39,7 @@ from pqkeep_gateway.http.field import (
     FieldError,
     InvalidValueError,
     Problem,
+    boolean_field,
     choice_field,
     integer_field,
     object_schema,
@@ -50,6 +51,7 @@ from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.storage.campaigns import (
     Campaign,
     CampaignClosedError,
+    CampaignExistsError,
     CampaignNotFoundError,
     CampaignState,
     Canary,
@@ -392,6 +394,9 @@ STATE = choice_field(
     tuple(CampaignState),
     CampaignState.OPEN,
 ).or_default(CampaignState.OPEN)
+REPLACE = boolean_field(
+    "replace", "Whether to replace a campaign that has the name. Left out: true.", example=True
+).or_default(default=True)
 PLACE = text_field(
     "place",
     "The scanned place, such as a folder or a table. The audit log's readers can read it.",
@@ -483,9 +488,14 @@ def endpoints(
             handler=handlers.put,
             permission=Permission.MANAGE_KEYS,
             example=_EXAMPLE,
-            fields=(NEW_NAME, DESCRIPTION, SOURCES, TARGET, QUIET_DAYS, STATE),
+            fields=(NEW_NAME, DESCRIPTION, SOURCES, TARGET, QUIET_DAYS, STATE, REPLACE),
             field_codes=BAD_REQUEST_FIELDS,
-            errors=(TenantNotFoundError, TooManyCampaignsError, CanaryRunsError),
+            errors=(
+                TenantNotFoundError,
+                TooManyCampaignsError,
+                CampaignExistsError,
+                CanaryRunsError,
+            ),
         ),
         Endpoint(
             method="GET",
@@ -601,7 +611,7 @@ class _Campaigns:
         )
         content = msgspec.json.encode([sources, campaign.target, campaign.quiet_days])
         put = _event(call, AuditEvent.PUT_CAMPAIGN, campaign.name, sha256(content).digest())
-        stored = await self._stored.put(campaign, put)
+        stored = await self._stored.put(campaign, put, replaces=call[REPLACE])
         await self._audit_delivery.deliver()
         return _campaign(stored)
 

@@ -70,6 +70,7 @@ from pqkeep_gateway.storage.campaigns import (
     MAX_CAMPAIGNS,
     MAX_PLACES,
     CampaignClosedError,
+    CampaignExistsError,
     CampaignNotFoundError,
     CanaryRunsError,
     NoCanaryError,
@@ -800,6 +801,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
         Code.INVALID_001,
         "the campaign does not have this source and target: see its sources and its target",
         ("campaign",),
+    ),
+    CampaignExistsError: ErrorResponse(
+        Code.CONFLICT_001, "a campaign has this name: send replace as true, or choose another name"
     ),
     TooManyCampaignsError: ErrorResponse(
         Code.FORBIDDEN_001,

@@ -41,6 +41,10 @@ class NotInCampaignError(Exception):
     """The request's source or target is not one of the campaign."""
 
 
+class CampaignExistsError(Exception):
+    """A campaign has the name, and the request does not replace it."""
+
+
 class TooManyCampaignsError(Exception):
     """The tenant has MAX_CAMPAIGNS campaigns."""
 
@@ -170,11 +174,14 @@ class SqlCampaigns:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def put(self, campaign: Campaign, audit_event: Event) -> Campaign:
+    async def put(
+        self, campaign: Campaign, audit_event: Event, *, replaces: bool = True
+    ) -> Campaign:
         """Store a campaign, or replace the one with its name; return the stored campaign.
 
-        Raises TenantNotFoundError, TooManyCampaignsError, and CanaryRunsError if other sources
-        would replace those of a running canary.
+        Raises TenantNotFoundError, TooManyCampaignsError, CampaignExistsError for an existing one
+        unless ``replaces``, and CanaryRunsError if other sources would replace those of a running
+        canary.
         """
         is_same = _is_named(campaign.tenant, campaign.name)
         changes = {
@@ -190,6 +197,8 @@ class SqlCampaigns:
             await lock_tenant_to_add(connection, campaign.tenant)
             before = (await connection.execute(sa.select(CAMPAIGNS).where(is_same))).one_or_none()
             if before is not None:
+                if not replaces:
+                    raise CampaignExistsError
                 _require_same_sources(_campaign(before), campaign)
             update = sa.update(CAMPAIGNS).where(is_same).values(changes)
             if (await connection.execute(update)).rowcount == 0:

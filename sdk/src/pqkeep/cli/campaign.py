@@ -30,7 +30,7 @@ from pqkeep.cli.options import STANDARD, Force
 from pqkeep.cli.sources import whole
 from pqkeep.cli.stored import StoredKey
 from pqkeep.cli.stores import Columns, Files, Lines, Place
-from pqkeep.errors import NotFoundError, how_to_install
+from pqkeep.errors import ConflictError, how_to_install
 from pqkeep.models import CampaignSource, CampaignTarget, ScannedVersion
 from pqkeep.new_files import PRIVATE
 
@@ -454,13 +454,21 @@ def create(
     """Create a campaign: a plan to move data from old keys to a new one. It enforces nothing."""
     sources, target = _sources(from_), _target(to)
     with invocation.connect() as client:
-        if not force and _exists(client, name):
+        try:
+            made = client.campaigns.put(
+                name,
+                sources=sources,
+                target=target,
+                description=description,
+                quiet_days=quiet_days,
+                replace=force,
+            )
+        except ConflictError:
+            if force:
+                raise
             raise Refusal(
                 f"the campaign {name} exists", "replace it with --force, or choose another name"
-            )
-        made = client.campaigns.put(
-            name, sources=sources, target=target, description=description, quiet_days=quiet_days
-        )
+            ) from None
     _show_plan(invocation, made)
 
 
@@ -534,14 +542,6 @@ def _key(text: str, parts: int) -> tuple[str, str, int | None]:
         raise Refusal("--to must be KEYRING/ALGORITHM", "for example --to default/ML-KEM-1024")
     keyring, algorithm, *version = named
     return keyring, inputs.canonical(algorithm), int(version[0]) if version else None
-
-
-def _exists(client: "Client", name: str) -> bool:
-    try:
-        client.campaigns.get(name)
-    except NotFoundError:
-        return False
-    return True
 
 
 def _source_names(campaign: "StoredCampaign") -> list[str]:

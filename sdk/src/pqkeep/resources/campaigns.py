@@ -39,8 +39,11 @@ class Campaigns(Generic[T_co]):
         description: str = "",
         quiet_days: int = 30,
         state: str = "open",
+        replace: bool = True,
     ) -> Call[Campaign]:
         """Create a campaign, or replace the campaign with this name.
+
+        Raises ConflictError if it exists and ``replace`` is False.
 
         ``quiet_days``: the days without a use after which the sources are quiet. A replaced
         campaign keeps its scans and its moves.
@@ -58,6 +61,7 @@ class Campaigns(Generic[T_co]):
             "target": {"keyring": target.keyring, "algorithm": target.algorithm},
             "quiet_days": quiet_days,
             "state": state,
+            "replace": replace,
         }
         return change(_path(name), _campaign, body, method="PUT")
 
