@@ -381,18 +381,27 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
 def test_a_misspelt_keyring_is_refused_at_its_field(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """A missing keyring is refused in the form, unless a box confirms that it may be missing."""
+    """Keyrings are proposed. A missing one is refused until a box confirms that it may be missing."""
     tenant = installation.new_tenant()
+    for name in ("payments", "releases"):
+        tenant.post("/kms/keyrings", {"name": name}, status=201)
     owner = installation.person(tenant.tenant_id)
     visitor = visit_as(owner, asks_proof=True)
     visitor.expected.append("400")
     page = visitor.open(PATH)
     page.get_by_role("button", name="Create an API key").click()
     dialog = page.locator("#create")
-    dialog.get_by_label("Only in these keyrings").fill("paymets")
+    keyrings = dialog.get_by_label("Only in these keyrings")
+    keyrings.press_sequentially("releases pay")
+    expect(dialog.get_by_role("option", name="payments")).to_be_visible()
+    keyrings.press("ArrowDown")
+    keyrings.press("Enter")
+    expect(keyrings).to_have_value("releases payments ")
+    keyrings.fill("paymets")
+    dialog.get_by_label("Name").focus()
     dialog.get_by_role("button", name="Create").click()
     prove(page)
-    expect(dialog).to_contain_text("scopes name a keyring that does not exist")
+    expect(dialog).to_contain_text("scopes name a keyring that does not exist (paymets)")
     dialog.get_by_label("Allow keyrings that do not exist yet").check()
     dialog.get_by_role("button", name="Create").click()
     prove(page)

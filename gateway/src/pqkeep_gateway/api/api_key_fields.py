@@ -277,8 +277,8 @@ async def require_keyrings(call: ApiCall, tenant: TenantId, keys: TenantKeyServi
             request = structs.replace(request, after=page.keyrings[-1].name)
     if absent:
         message = (
-            "scopes name a keyring that does not exist: create the keyring first, or send"
-            f" {ALLOW_ABSENT_KEYRINGS.name}"
+            f"scopes name a keyring that does not exist ({min(absent)}): create the keyring"
+            f" first, or allow keyrings that do not exist yet ({ALLOW_ABSENT_KEYRINGS.name})"
         )
         raise FieldError(SCOPES.name, Problem.MALFORMED, message)
 

@@ -1,4 +1,5 @@
 // Suggests filters and values while a person types: <input role="combobox" data-filters="JSON">.
+// A field of names has one filter, without a name: each token is a value.
 import { send } from "./http.js";
 
 const MOST = 12;
@@ -38,6 +39,8 @@ function suggest(input) {
     const before = input.value.slice(0, input.selectionStart);
     const start = before.search(/(?:[^\s"]|"[^"]*"?)*$/);
     const text = before.slice(start);
+    const [only] = filters;
+    if (only?.name === "") return { start, minus: "", typed: text, filter: only, hasColon: true };
     const minus = text.startsWith("-") ? "-" : "";
     const colon = text.indexOf(":");
     const name = colon < 0 ? "" : text.slice(minus.length, colon).toLowerCase();
@@ -54,7 +57,7 @@ function suggest(input) {
     if (!at.filter) return close();
     const begins = (value) => value.toLowerCase().startsWith(at.typed.toLowerCase());
     const options = (values) => values.filter((value) => begins(value) && value !== at.typed).map((value) => [
-      `${at.minus}${at.filter.name}:${/\s/.test(value) ? `"${value}"` : value}`, ""]);
+      `${at.minus}${at.filter.name}${at.filter.name && ":"}${/\s/.test(value) ? `"${value}"` : value}`, ""]);
     show(at, options(at.filter.values ?? []));
     if (!at.filter.source) return;
     const path = at.filter.source + encodeURIComponent(at.typed);
