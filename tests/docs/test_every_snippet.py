@@ -46,6 +46,7 @@ RUN: Mapping[str, str] = {
     "docs/audit.md json": "test_documented_audit.py::test_the_example_of_a_record_has_that_leaf",
     "docs/audit.md sh": "test_operators_pages.py::test_audit_in_order",
     "docs/cli.md sh": "test_documents_in_order.py::test_everything_in_order",
+    "docs/cms.md sh": "test_every_snippet.py::test_cms_in_order",
     "docs/configuration.md sh": "test_every_snippet.py::test_configuration_in_order",
     "docs/cryptography.md python": "test_documented_cryptography.py::test_the_programs_are_all_there",
     "docs/first-change.md diff": "test_first_change.py::test_the_page_works_in_one_try",
@@ -190,6 +191,14 @@ def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Pa
     shell("python program.py", installation.environment(by_program.api_key))
     shell(f"rm key.pem\n{public_key}", environment)
     assert b"BEGIN PUBLIC KEY" in (tmp_path / "key.pem").read_bytes()
+
+
+def test_cms_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
+    """A file is encrypted, decrypted, signed and verified as CMS."""
+    (tmp_path / "report.pdf").write_bytes(b"a report")
+    (page,) = commands("cms.md")
+    shell(page, installation.environment(installation.new_tenant().api_key))
+    assert (tmp_path / "copy.pdf").read_bytes() == b"a report"
 
 
 @pytest.mark.campaign

@@ -40,14 +40,14 @@ def elements(data: bytes) -> Sequence[Element]:
     while data:
         if len(found) == _MOST_ELEMENTS:
             raise DerError("it has too many parts")
-        element, data = _first(data)
+        element, data = first(data)
         found.append(element)
     return found
 
 
 def single(data: bytes) -> Element:
     """Return data as one element. Raises DerError."""
-    element, rest = _first(data)
+    element, rest = first(data)
     if rest:
         raise DerError(f"bytes follow its end: {len(rest)}")
     return element
@@ -92,7 +92,8 @@ def dotted(content: bytes) -> str:
     return ".".join(map(str, (first, arcs[0] - 40 * first, *arcs[1:])))
 
 
-def _first(data: bytes) -> tuple[Element, bytes]:
+def first(data: bytes) -> tuple[Element, bytes]:
+    """Return the first element, and the bytes after it. Raises DerError."""
     if len(data) < _TWO:
         raise DerError("it was cut")
     size, start = data[1], _TWO
