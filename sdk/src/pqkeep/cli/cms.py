@@ -1,6 +1,5 @@
 """``pqkeep cms``: messages in CMS, for programs that do not know pqkeep."""
 
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -253,6 +252,8 @@ def _own(client: "Client", message: cms.Encrypted, named: choice.Named) -> tuple
 
 
 def _certificate(invocation: Invocation, path: Path) -> bytes:
+    import ssl  # noqa: PLC0415 - only for a certificate
+
     data = whole(str(path), invocation, 64 * 1024, "name one certificate")
     try:
         text = data.decode("ascii").strip()
