@@ -23,6 +23,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import GetUsage, ListUsage
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PROTECTED
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
@@ -40,6 +41,7 @@ from pqkeep_protocol.messages import (
     Request,
     RestoreKeyring,
     RotateKey,
+    ScheduleArchive,
     Target,
     UpdateKeyring,
 )
@@ -412,3 +414,26 @@ class Deletions(RuleBasedStateMachine):
 def test_every_walk_of_deletions_is_as_the_model_has_it(walk: Walk) -> None:
     """Deleted, restored, destroyed and recreated keyrings follow the model across restarts."""
     walk(Deletions, 5)
+
+
+@BOTH
+async def test_a_protected_keyring_s_keys_are_not_destroyed(service: InProcessService) -> None:
+    """With the label neither a person, nor age, nor a time that is set already archives a version."""
+    caller = Caller(service)
+    await caller.prepare()
+    later = days(1000)
+    await caller.ask(UpdateKeyring(**caller.keyring, rotation_days=0, archive_after_days=0))
+    scheduled = ScheduleArchive(**caller.key, version=V1, days=7)
+    assert not isinstance(await caller.ask(scheduled), ErrorKind)
+    protected = {PROTECTED: "etcd of a cluster"}
+    await caller.ask(UpdateKeyring(**caller.keyring, labels=protected, archive_after_days=1))
+    assert await caller.ask(scheduled) is ErrorKind.KEYRING_PROTECTED
+    deletion = DeleteKeyring(**caller.keyring, days=7, only_if_allowed=False)
+    assert await caller.ask(deletion) is ErrorKind.KEYRING_PROTECTED
+    schedule = service.parts.schedule
+    for _ in range(2):
+        await schedule.carry_out(later)
+    assert not schedule.changes
+    assert (CARDS, KeyStatus.ARCHIVED) not in await caller.listed_keys()
+    await caller.ask(UpdateKeyring(**caller.keyring, labels={}))
+    assert not isinstance(await caller.ask(deletion), ErrorKind)

@@ -40,6 +40,8 @@ class ErrorKind(StrEnum):
     """The active key to re-encrypt to is below its keyring's minimum version."""
     DELETION_DENIED = "deletion-denied"
     """The keyring does not allow programs to delete it."""
+    KEYRING_PROTECTED = "keyring-protected"
+    """The keyring has the label that protects its private keys from destruction."""
     RULE_DENIED = "rule-denied"
     """A rule of the tenant ends the algorithm for this use. The notice names the rule."""
     RULE_WEAKENED = "rule-weakened"

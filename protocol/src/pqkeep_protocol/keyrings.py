@@ -82,6 +82,9 @@ Labels = Annotated[
 OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL = "owner", "data-class", "confidential-until"
 AGREED_LABELS = (OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL)
 """Names of labels with a meaning for the inventory. CONFIDENTIAL_UNTIL has a date as its value."""
+PROTECTED = "protected"
+"""The label that protects the private keys of a keyring from being archived. Its value is the
+reason."""
 Purposes = Annotated[tuple[KeyPurpose, ...], Meta(min_length=1, max_length=len(ALL_PURPOSES))]
 """Distinct purposes, in the order of ``KeyPurpose``."""
 Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]

@@ -841,7 +841,8 @@ class DeleteKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="de
     """Hide a keyring and refuse its keys; destroy its private keys after a delay.
 
     The delay is ``days`` or the key service's own setting, whichever is longer. Until then the
-    keyring can be restored. Errors: KEYRING_NOT_FOUND, DELETION_DENIED.
+    keyring can be restored. Errors: KEYRING_NOT_FOUND,
+    DELETION_DENIED, KEYRING_PROTECTED.
     """
 
     operation: ClassVar = Operation.DELETE_KEYRING

@@ -388,6 +388,14 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         ),
         None,
     ),
+    ErrorKind.KEYRING_PROTECTED: (
+        Code.POLICY_001,
+        (
+            "denied by policy keyring-protection: the keyring has the label protected, whose value "
+            "is the reason; remove the label first"
+        ),
+        None,
+    ),
     ErrorKind.SCOPE_DENIED: (
         Code.POLICY_001,
         (

@@ -25,6 +25,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.RULE_NOT_FOUND: "no such rule",
     ErrorKind.RULE_LIMIT_REACHED: "too many rules",
     ErrorKind.DELETION_DENIED: "deletion not allowed",
+    ErrorKind.KEYRING_PROTECTED: "keyring protected",
     ErrorKind.KEYRING_DELETED: "keyring deleted",
     ErrorKind.CONTEXT_REQUIRED: "context missing",
     ErrorKind.CONTEXT_REFUSED: "context not allowed",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import DERIVED_PURPOSES, KeyPurpose, KeyringInfo
+from pqkeep_protocol.keyrings import DERIVED_PURPOSES, PROTECTED, KeyPurpose, KeyringInfo
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     Destruction,
@@ -79,6 +79,16 @@ class Keyring:
         """Raise DELETION_DENIED unless programs may delete it."""
         if not self.info.deletion_allowed:
             raise KeyServiceError(ErrorKind.DELETION_DENIED)
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether a label protects its private keys from being archived."""
+        return PROTECTED in self.info.labels
+
+    def require_unprotected(self) -> None:
+        """Raise KEYRING_PROTECTED if its keys are protected."""
+        if self.is_protected:
+            raise KeyServiceError(ErrorKind.KEYRING_PROTECTED)
 
     def recreated(self, info: KeyringInfo) -> "Keyring":
         """Return the next revision as a new keyring. Raises KEYRING_EXISTS and KEYRING_DELETED."""

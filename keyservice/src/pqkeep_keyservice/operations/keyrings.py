@@ -56,7 +56,11 @@ async def create(request: CreateKeyring, context: Context) -> OperationResult:
 
 
 def delete(request: DeleteKeyring, context: Context) -> OperationResult:
-    """Delete a keyring. Its private keys are destroyed after the delay. Raises DELETION_DENIED."""
+    """Delete a keyring. Its private keys are destroyed after the delay.
+
+    Raises DELETION_DENIED and KEYRING_PROTECTED.
+    """
+    context.keyring.require_unprotected()
     if request.only_if_allowed:
         context.keyring.require_deletion_allowed()
     delay = max(timedelta(days=request.days), context.parts.least_delay)

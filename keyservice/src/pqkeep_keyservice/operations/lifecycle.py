@@ -248,8 +248,9 @@ def enable(request: EnableKey, context: Context) -> OperationResult:
 def schedule_archive(request: ScheduleArchive, context: Context) -> OperationResult:
     """Schedule the archiving of a retired key version; without a delay, archive it now.
 
-    Raises KEY_STATUS.
+    Raises KEY_STATUS, and KEYRING_PROTECTED.
     """
+    context.keyring.require_unprotected()
     versions = context.versions
     delay = max(timedelta(days=request.days), context.parts.least_delay)
     new = versions.with_archive_scheduled(request.version, clock.now() + delay)

@@ -176,15 +176,17 @@ async def due_change(
 ) -> DueChange | DeniedRotation | None:
     """Return the first due change of a key, or None.
 
-    Without ``destroys``, changes that destroy a key are ignored.
+    Without ``destroys``, changes that destroy a key are ignored, as they are for a protected keyring.
     """
     await parts.require_no_destruction(name.tenant)
     versions = await parts.keys.get(name)
     keyring = await parts.keyrings.get(KeyringId(name.tenant, name.keyring))
-    limits = AgeLimits(keyring.info.rotation_days, keyring.info.archive_after_days)
+    is_protected = keyring.is_protected
+    archive_after_days = 0 if is_protected else keyring.info.archive_after_days
+    limits = AgeLimits(keyring.info.rotation_days, archive_after_days)
     if keyring.is_deleted:
         limits = NO_LIMITS
-    entry = versions.first_due(limits, now, destroys=destroys)
+    entry = versions.first_due(limits, now, destroys=destroys and not is_protected)
     if entry is None:
         return None
     version = entry.info.version
