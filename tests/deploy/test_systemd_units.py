@@ -23,7 +23,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     shutil.copytree("/usr/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
     shutil.copytree(UNITS, root / "etc/systemd/system")
-    for name in ("opt/pqkeep/bin/python", "opt/pqkeep/bin/pqkeepd", "bin/sh", "bin/kill"):
+    for name in (
+        "opt/pqkeep/bin/python",
+        "opt/pqkeep/bin/pqkeepd",
+        "opt/pqkeep/bin/pqkeep",
+        "bin/sh",
+        "bin/kill",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch(mode=0o755)
     return root
