@@ -318,7 +318,8 @@ def _wrapped(members: Sequence[Element]) -> Wrapped | None:
     algorithm = BY_IDENTIFIER.get(_parameters(kem)[0])
     hashing = _KDFS.get(_parameters(kdf)[0])
     if (
-        algorithm not in _KEMS
+        algorithm is None
+        or algorithm not in _KEMS
         or hashing is None
         or _parameters(wrap) != (_AES_256_WRAP, None)
         or version != (_INTEGER, b"\0")
@@ -445,7 +446,8 @@ def _octets(element: Element) -> bytes:
         return element.content
     if element.tag != _AS_0:
         raise DerError("it has no content")
-    parts, rest = [], element.content
+    parts: list[bytes] = []
+    rest = element.content
     while rest:
         first, rest = _der.first(rest)
         parts.append(encoded(*first))
