@@ -108,8 +108,11 @@ def test_a_missing_command() -> None:
 def test_a_slow_command_is_ended(script: str, tmp_path: Path) -> None:
     """A command that is too slow, or keeps its output open, is killed and gives no key."""
     pid = tmp_path / "pid"
-    with pytest.raises(RootKeyUnavailableError, match=r"did not end within 0\.2 seconds"):
-        run_command(shell(f"echo $$ > {pid}; {script}"), QUICK_SECONDS)
+    seconds = QUICK_SECONDS
+    while not pid.exists() or not pid.read_text():  # a busy machine starts the shell later
+        with pytest.raises(RootKeyUnavailableError, match=rf"did not end within {seconds} seconds"):
+            run_command(shell(f"echo $$ > {pid}; {script}"), seconds)
+        seconds *= 2
     assert not Path("/proc", pid.read_text().strip() or "none").exists()
 
 

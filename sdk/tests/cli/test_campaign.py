@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -512,7 +513,7 @@ def test_the_password_is_never_shown(
 def test_what_is_refused(command: Command, campaign: Client) -> None:
     """Two places, unknown names and keys that are not unique are refused, with the next step."""
     database = command.directory / "a.db"
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("CREATE TABLE t (k TEXT, c TEXT, n TEXT UNIQUE)")
         connection.execute("INSERT INTO t VALUES ('a', 'b', NULL)")
     sql = ("--sql", f"sqlite:///{database}", "--table", "t")
