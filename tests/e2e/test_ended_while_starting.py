@@ -18,6 +18,7 @@ from tests.fixtures import processes
 from tests.fixtures.installation import initialise_data
 from tests.fixtures.processes import HOST
 from tests.fixtures.two_users import IDS, pqkeepd, pqkeepd_program
+from tests.sampling import later
 
 from pqkeep_server.initialise import IN_FILES, Layout
 from pqkeep_server.settings_file import edited
@@ -112,28 +113,34 @@ def _says_what_is_missing(_process: subprocess.Popen[bytes], said: str) -> bool:
     return "requests are not answered yet" in said
 
 
-COMMANDS = [
-    pytest.param("start", marks=pytest.mark.skipif(os.geteuid() != 0, reason="start needs root")),
-    "dev",
-]
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="start needs root")
+START, DEV = pytest.param("start", marks=NEEDS_ROOT), "dev"
+"""The commands. ``make test`` runs each test with one of them."""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [START, later(DEV)])
 def test_before_it_starts_anything(command: str, folder: Path) -> None:
     """Before its first process it ends with status 0, and can be started again."""
     layout = _made(folder, command)
     _ended(command, layout, _is_locked(layout))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [later(START), DEV])
 def test_while_it_starts_processes(command: str, folder: Path) -> None:
     """A process that has just been started ends with it."""
     layout = _made(folder, command)
     _ended(command, layout, _has_child)
 
 
-@pytest.mark.parametrize("which", ["accounts", "keys"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "which"),
+    [
+        pytest.param("start", "accounts", marks=NEEDS_ROOT),
+        ("dev", "keys"),
+        later(pytest.param("start", "keys", marks=NEEDS_ROOT)),
+        later(("dev", "accounts")),
+    ],
+)
 def test_while_a_database_hangs(command: str, which: str, folder: Path, silent: int) -> None:
     """Processes that wait for an unresponsive database server end at once."""
     layout = _made(folder, command)
@@ -143,7 +150,7 @@ def test_while_a_database_hangs(command: str, which: str, folder: Path, silent: 
     _ended(command, layout, _says_what_is_missing)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [later(START), DEV])
 def test_while_a_root_key_is_waited_for(command: str, folder: Path) -> None:
     """The root key command ends with the key service that waits for it."""
     layout = _made(folder, command)
@@ -187,7 +194,7 @@ def test_a_signal_during_imports(
     assert (process.returncode, said) == (-number, b"")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [later(START), DEV])
 def test_signals_without_a_meaning(command: str, folder: Path) -> None:
     """SIGUSR1 and SIGUSR2 end neither pqkeepd nor the processes of a key service."""
     layout = _made(folder, command)

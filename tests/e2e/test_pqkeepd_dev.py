@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.installation import Installation, initialise_data
 from tests.fixtures.preloaded import ForkedProcess, start_forked
+from tests.sampling import later
 
 from pqkeep_server import valkey
 from pqkeep_server.dev import require_shared_rate_limits
@@ -44,7 +45,7 @@ def mode(path: Path) -> int:
 
 def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> None:
     """The ready file is private JSON with a client's settings, all of which work at once."""
-    installation = start(is_forked=False)
+    installation = start()
     assert mode(tmp_path / "ready.json") == 0o600
     ready = json.loads((tmp_path / "ready.json").read_text())
     assert ready.keys() == {
@@ -161,7 +162,7 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
     assert second.operator().post("/tenants", {"name": name}, status=201)["name"] == name
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [later(signal.SIGINT), signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_cleanly(start: Callable[..., Installation], number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with status 0, without processes or an open port left."""
     installation = start(is_forked=number is not signal.SIGTERM)

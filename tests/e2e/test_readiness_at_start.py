@@ -16,6 +16,7 @@ from tests.fixtures import processes
 from tests.fixtures.postgresql import PostgresServer, options_of
 from tests.fixtures.processes import HOST
 from tests.fixtures.two_users import IDS, SECONDS, pqkeepd, pqkeepd_program
+from tests.sampling import later
 
 from pqkeep_server.initialise import Layout, Stores
 from pqkeep_server.settings_file import edited
@@ -34,7 +35,10 @@ def service_manager(folder: Path) -> Iterator[socket.socket]:
         yield own
 
 
-@pytest.mark.parametrize("has_management", [True, False], ids=["management", "public"])
+@pytest.mark.parametrize(
+    "has_management",
+    [pytest.param(True, id="management"), later(pytest.param(False, id="public"))],
+)
 def test_ready_is_said_when_requests_are_answered(
     has_management: bool,  # noqa: FBT001 - parametrized
     folder: Path,

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.installation import running
+from tests.sampling import later
 
 from pqkeep_server.initialise import Layout
 
 SECONDS = 120.0
 
 
-@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "replaced"])
+@pytest.mark.parametrize(
+    "is_lost",
+    [pytest.param(True, id="lost"), later(pytest.param(False, id="replaced"))],
+)
 def test_doctor_names_the_command_that_saves_the_keys(
     is_lost: bool,  # noqa: FBT001 - parametrized
     pqkeepd_command: Sequence[str | Path],

@@ -22,7 +22,7 @@ SAYS_SOMETHING = (
     later((("audit", "verify", "--help"),)),
     ("keys", "list"),
     later((("keys", "public-key", "Kyber768"),)),
-    ("encrypt", "report.pdf", "--to", "-"),
+    later((("encrypt", "report.pdf", "--to", "-"),)),
 )
 """Commands that write to standard output and succeed."""
 
@@ -74,7 +74,7 @@ def test_an_output_that_takes_nothing(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("keys", "list"), ("encrypt", "absent"), ("absent",)], ids=" ".join
+    "arguments", [("keys", "list"), ("encrypt", "absent"), later((("absent",),))], ids=" ".join
 )
 def test_a_standard_error_that_takes_nothing(
     command: Command, tenant: Client, arguments: tuple[str, ...]
@@ -100,7 +100,7 @@ def test_no_stream_at_all(command: Command, tenant: Client, file: Path) -> None:
         ("encrypt", "-"),
         ("decrypt", "-"),
         ("sign", "-"),
-        ("wrap", "-"),
+        later((("wrap", "-"),)),
         later((("unwrap", "-"),)),
         later((("decapsulate", "-"),)),
         later((("re-encrypt", "-"),)),
@@ -143,7 +143,7 @@ def test_terminals(operator_command: Command, environment: dict[str, str]) -> No
     "environment",
     [
         {"LC_ALL": "C"},
-        {"PYTHONIOENCODING": "ascii:strict"},
+        later({"PYTHONIOENCODING": "ascii:strict"}),
         {"LC_ALL": "no_SUCH.locale"},
     ],
     ids=str,
