@@ -95,7 +95,7 @@ def visits(
     """Open all pages of a visitor, one after the other."""
 
     def begin(
-        who: Credential | Role, third: int | None = None, **options: bool
+        who: Credential | Role, sixth: int | None = None, **options: bool
     ) -> Iterator[tuple[Visitor, Tab, Page]]:
         callers = {Role.OWNER: world.owner, Credential.OPERATOR: world.operator}
         visitor = (
@@ -105,7 +105,7 @@ def visits(
         )
         tab = visitor.context.new_page()
         pages = [each for each in PAGES if each.path not in LEADS_ELSEWHERE and _whose(each) is who]
-        for page in pages if third is None else pages[third::THIRDS]:
+        for page in pages if sixth is None else pages[sixth::SIXTHS]:
             visitor.context.clear_cookies()
             if who in callers:
                 visitor.context.add_cookies(cookies_of(callers[who]))
@@ -132,20 +132,20 @@ def _url(page: Page, world: World) -> str:
 
 
 everybody = pytest.mark.parametrize("who", [Credential.NONE, Credential.OPERATOR, Role.OWNER])
-THIRDS = 3
-thirds = pytest.mark.parametrize("third", sampled(range(THIRDS), THIRDS))
-"""Of a visitor's pages, ``make test`` tests the first third."""
+SIXTHS = 6
+sixths = pytest.mark.parametrize("sixth", sampled(range(SIXTHS), SIXTHS))
+"""Of a visitor's pages, ``make test`` tests the first sixth."""
 Visits = Callable[..., Iterator[tuple[Visitor, Tab, Page]]]
 
 
 @pytest.mark.timeout(600)
 @everybody
-@thirds
+@sixths
 def test_pages_fit_on_a_phone_and_everybody_can_use_them(
-    visits: Visits, who: Credential | Role, third: int
+    visits: Visits, who: Credential | Role, sixth: int
 ) -> None:
     """No page is wider than 390 pixels or has small touch targets, and axe has no findings."""
-    for _, tab, page in visits(who, third, phone=True):
+    for _, tab, page in visits(who, sixth, phone=True):
         assert_fits(tab)
         small = tab.locator("a[href], button, input, select, summary").evaluate_all(_SMALL)
         assert small == [], page.path
@@ -198,12 +198,12 @@ def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential 
 
 @pytest.mark.timeout(600)
 @everybody
-@thirds
+@sixths
 def test_the_keyboard_reaches_everything(
-    visits: Visits, who: Credential | Role, third: int
+    visits: Visits, who: Credential | Role, sixth: int
 ) -> None:
     """Tab reaches all controls, in order and visibly; a closed dialog returns the focus."""
-    for _, tab, page in visits(who, third):
+    for _, tab, page in visits(who, sixth):
         count: int = tab.locator(_REACHABLE).evaluate_all(_COUNT)
         reached: list[int] = []
         while len(reached) < count:
@@ -274,12 +274,12 @@ def _fullest(tab: Tab) -> Locator | None:
 
 @pytest.mark.timeout(600)
 @everybody
-@thirds
+@sixths
 def test_nothing_that_was_typed_is_lost(
-    visits: Visits, world: World, who: Credential | Role, third: int
+    visits: Visits, world: World, who: Credential | Role, sixth: int
 ) -> None:
     """After a session's end a sign-in over the form sends it; a refusal keeps the values."""
-    for visitor, tab, page in visits(who, third):
+    for visitor, tab, page in visits(who, sixth):
         visitor.expected += ["401", "409"]
         form = _fullest(tab)
         if form is not None:
