@@ -96,7 +96,7 @@ def _paths(who: str, caller: Caller) -> list[str]:
     for page in (*PAGES, DEMO):
         whose = "" if page.is_public else "operator" if page.is_operators else "owner"
         if whose == who and page.path not in LEADS_ELSEWHERE:
-            values = {"algorithm": "Kyber768", "version": "1"}
+            values = {"algorithm": "Kyber768", "version": "1", "name": "default"}
             values["id"] = caller.tenant_id if page.is_operators else "1"
             if "{webhook}" in page.path:
                 values["webhook"] = caller.get("/webhooks")["webhooks"][0]["id"]
