@@ -68,7 +68,7 @@ def stopped(
     return Stopped(folder / "data", {**sealed, **KYBER})
 
 
-@pytest.mark.parametrize(("part", "message"), sampled(PARTS.items(), 3))
+@pytest.mark.parametrize(("part", "message"), sampled(PARTS.items(), 5))
 def test_what_cannot_be_read_is_named_and_kept(stopped: Stopped, part: str, message: str) -> None:
     """For each part: one clear message, no start, and no file is overwritten."""
     path = stopped.data / part
