@@ -161,7 +161,7 @@ async def use_rules(recorded: Recorded) -> None:
     await recorded.ask(PutRule(**named, name="end", rules=(Rule("end", (KEM,)),)), None)
     await recorded.ask(ListRules(**named), None)
     await recorded.ask(DeleteRule(**named, name="end"), None)
-    await recorded.ask(OverrideRule(**named, name="end", rule=Rule("end", (KEM,))), None)
+    await recorded.ask(OverrideRule(**named, name="end", rules=(Rule("end", (KEM,)),)), None)
 
 
 async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:

@@ -55,7 +55,7 @@ from pqkeep_protocol.messages import (
     VerifyMac,
     Wrap,
 )
-from pqkeep_protocol.rules import Rule, RuleException, RuleUse
+from pqkeep_protocol.rules import MAX_RULES, Rule, RuleException, RuleUse
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService, Serving
@@ -203,7 +203,7 @@ async def test_a_rule_denies_its_uses_and_no_reading(caller: Caller, sql: Sql) -
             refused = await caller.ask(request)
             assert isinstance(refused, KeyServiceError), request.operation
             assert (refused.kind, refused.notice and refused.notice.rule) == (DENIED, use.value)
-        override = OverrideRule(tenant=caller.tenant, name=use.value, rule=None)
+        override = OverrideRule(tenant=caller.tenant, name=use.value, rules=())
         assert await caller.kind(override) is None
     await caller.put(deny_from=seconds() - DAY)
     assert [await caller.kind(request) for request in reads] == [None] * len(reads)
@@ -421,11 +421,14 @@ async def test_a_change_has_the_name_of_its_rules(caller: Caller) -> None:
 
 
 async def test_the_operator_can_weaken_a_rule(caller: Caller, sql: Sql) -> None:
-    """The operator's request lifts a rule at once. Its record has the new digest of the rules."""
+    """The operator's request lifts a rule at once, and puts all of several rules or none.
+
+    The record has the new digest of the rules.
+    """
     await caller.put(deny_from=seconds() - DAY)
     encrypt = Encrypt(**caller.key(), version=None, plaintext=b"")
     assert await caller.kind(encrypt) is DENIED
-    lifted = OverrideRule(tenant=caller.tenant, name="end", rule=None)
+    lifted = OverrideRule(tenant=caller.tenant, name="end", rules=())
     done = await caller.ask(lifted, "operator")
     assert (done.rules, done.revision) == ((), 2)
     assert await caller.kind(encrypt) is None
@@ -437,6 +440,19 @@ async def test_the_operator_can_weaken_a_rule(caller: Caller, sql: Sql) -> None:
         (None, 2, done.sha256, "end")
     ]
     assert await caller.kind(lifted) is ErrorKind.RULE_NOT_FOUND
+    rules = tuple(Rule(f"rule-{number}", (KEM,)) for number in range(MAX_RULES))
+    put = partial(OverrideRule, tenant=caller.tenant, name=None)
+    done = await caller.ask(put(rules=rules[:2]), "operator")
+    assert (len(done.rules), done.revision) == (2, 3)
+    assert await caller.kind(put(rules=rules[2:])) is None
+    assert await caller.kind(put(rules=(Rule("new", (KEM,)), Rule("rule-0", (OTHER,))))) is (
+        ErrorKind.RULE_LIMIT_REACHED
+    )
+    listed = await caller.ask(ListRules(tenant=caller.tenant))
+    assert (listed.revision, set(listed.rules)) == (4, set(rules))
+    for wrong in ((), (rules[0], rules[0])):
+        with pytest.raises(ValueError, match="name"):
+            put(rules=wrong)
 
 
 # --- Storage ------------------------------------------------------------------------------
@@ -489,7 +505,7 @@ async def test_damaged_rules_refuse_new_data_and_no_reading(
             assert (inventory.rules, len(inventory.keys)) == (None, inventory.total)
             assert await second.kind(Encrypt(**second.key(), version=None, plaintext=b"")) is None
             new = Rule("end", (SIGNATURE,), deny_from=seconds())
-            repair = partial(OverrideRule, tenant=tenant, name="end", rule=new)
+            repair = partial(OverrideRule, tenant=tenant, name="end", rules=(new,))
             assert await caller.kind(repair()) is unavailable
             if not starts:
                 assert await caller.kind(repair(discards_damaged=True)) is None
@@ -589,7 +605,7 @@ async def test_a_rotation_goes_to_the_successor(rotating: Caller, sql: Sql) -> N
         ("generate-key", OTHER.value, 1, *by_schedule),
         ("retire-key", KEM.value, 1, *by_schedule),
     ]
-    await rotating.ask(OverrideRule(tenant=rotating.tenant, name="end", rule=None))
+    await rotating.ask(OverrideRule(tenant=rotating.tenant, name="end", rules=()))
     assert (OTHER, 2, "active") in await carry_out(rotating, 90)
 
 

@@ -331,7 +331,7 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
         CancelMove(tenant=TENANT, renunciation=receipt),
         ListMoves(tenant=INSTALLATION),
         ListScheduledArchives(tenant=INSTALLATION),
-        OverrideRule(tenant=TENANT, name="legacy", rule=None),
+        OverrideRule(tenant=TENANT, name="legacy", rules=()),
     )
     assert set(map(type, refused)) == OPERATOR_REQUESTS - GATEWAY_REQUESTS
     for number, request in enumerate(refused):

@@ -182,7 +182,7 @@ _FIELDS: dict[type[Struct], dict[str, SearchStrategy[Any]]] = {
     ListRules: _OF_ALL_KEYRINGS,
     PutRule: _OF_RULES | {"rules": st.tuples(_rules)},
     DeleteRule: _OF_ALL_KEYRINGS,
-    OverrideRule: _OF_RULES,
+    OverrideRule: _OF_RULES | {"rules": st.tuples(_rules)},
     GenerateDataKey: {"format": st.sampled_from(CiphertextFormat)},
     CreateKeyring: {"purposes": st.just(DERIVED_PURPOSES)},
 }

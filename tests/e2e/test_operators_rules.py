@@ -45,6 +45,16 @@ def test_the_operator_sets_and_removes_a_rule(
     assert "no valid rules" in rules("set", str(file), *of_tenant, status=1).stderr
     file.write_text(json.dumps({"name": "end"}))
     assert "has no algorithms" in rules("set", str(file), *of_tenant, status=1).stderr
+    file.write_text("[]")
+    assert "has no rules" in rules("set", str(file), *of_tenant, status=1).stderr
+    file.write_text(json.dumps([rule, rule]))
+    assert "the same name" in rules("set", str(file), *of_tenant, status=1).stderr
+    profile = [rule | {"name": f"own.{kind}"} for kind in ("kem", "mac")]
+    file.write_text(json.dumps(profile))
+    assert rules("set", str(file), *of_tenant).stdout == "set: own.kem\nset: own.mac\n"
+    file.write_text(json.dumps([*profile, rule]))
+    rules("set", str(file), *of_tenant)
     records = installation.operator().get("/audit/records", operation="override-rule")["records"]
     own = [record for record in records if record["tenant_id"] == tenant.tenant_id]
-    assert [(record["principal"], record["rule"]) for record in own] == [("operator", "end")] * 3
+    assert {record["principal"] for record in own} == {"operator"}
+    assert [record["rule"] for record in own] == ["end", "end", "end", "own", None]

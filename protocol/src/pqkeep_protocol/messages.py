@@ -1029,11 +1029,17 @@ class PutRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="put-rule"):
     def __post_init__(self) -> None:
         """Raise ValueError on another keyring than the default, or on rules of other names."""
         _require_default(self.keyring)
-        names = {rule.name for rule in self.rules}
-        if len(names) < len(self.rules):
-            raise ValueError("rules must not have a name twice")
-        if not all(name == self.name or name.startswith(f"{self.name}.") for name in names):
-            raise ValueError("rules must have the name, or begin with it and a dot")
+        _require_names(self.rules, self.name)
+
+
+def _require_names(rules: tuple[Rule, ...], name: RuleName | None) -> None:
+    names = {rule.name for rule in rules}
+    if len(names) < len(rules):
+        raise ValueError("rules must not have a name twice")
+    if name is not None and not all(
+        other == name or other.startswith(f"{name}.") for other in names
+    ):
+        raise ValueError("rules must have the name, or begin with it and a dot")
 
 
 class DeleteRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="delete-rule"):
@@ -1052,24 +1058,26 @@ class DeleteRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="delete-rule"
 
 
 class OverrideRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="override-rule"):
-    """Put or delete a rule, even if that weakens it. Only the operator's socket accepts it.
+    """Put rules or delete one, even if that weakens them. Only the operator's socket accepts it.
 
-    Errors: RULE_NOT_FOUND, RULE_LIMIT_REACHED.
+    All are put, or none is. Errors: RULE_NOT_FOUND, RULE_LIMIT_REACHED.
     """
 
     operation: ClassVar = Operation.OVERRIDE_RULE
     algorithm: ClassVar[Algorithm | None] = None
-    name: RuleName
-    rule: Rule | None
-    """None deletes the rule."""
+    name: RuleName | None
+    """The name of the one rule, or of the profile. The record has it. None: several names."""
+    rules: Annotated[tuple[Rule, ...], Meta(max_length=MAX_RULES)]
+    """Empty: the rule with the name is deleted."""
     discards_damaged: bool = False
     """Whether damaged rules of the tenant are discarded first. Otherwise: UNAVAILABLE."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError on another keyring than the default, or two different names."""
+        """Raise ValueError on another keyring than the default, or rules of other names."""
         _require_default(self.keyring)
-        if self.rule is not None and self.rule.name != self.name:
-            raise ValueError("name must be the rule's name")
+        _require_names(self.rules, self.name)
+        if self.name is None and not self.rules:
+            raise ValueError("name must be given to delete a rule")
 
 
 MAX_DESTRUCTIONS_LISTED = 500

@@ -37,13 +37,13 @@ async def delete(request: DeleteRule, context: Context) -> OperationResult:
 
 
 async def override(request: OverrideRule, context: Context) -> OperationResult:
-    """Put or delete a rule, even if that weakens it. Raises the errors of both, and UNAVAILABLE."""
+    """Put rules or delete one, even if that weakens them. Raises also UNAVAILABLE."""
     with _refusals_named(request.name):
         old, is_damaged = await context.parts.rules.get_or_discard(request.tenant)
         if is_damaged and not request.discards_damaged:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        if request.rule is not None:
-            new = old.with_rules([request.rule])
+        if request.name is None or request.rules:
+            new = old.with_rules(request.rules)
         elif is_damaged:
             new = old.with_new_mac()
         else:
@@ -57,7 +57,7 @@ def _require_no_weaker(new: RuleSet, old: RuleSet) -> None:
 
 
 @contextmanager
-def _refusals_named(name: RuleName) -> Iterator[None]:
+def _refusals_named(name: RuleName | None) -> Iterator[None]:
     """Put the rule's name into the records of refusals."""
     try:
         yield
@@ -66,7 +66,7 @@ def _refusals_named(name: RuleName) -> Iterator[None]:
 
 
 def _changed(
-    old: RuleSet, new: RuleSet, name: RuleName, *, replaces_damaged: bool = False
+    old: RuleSet, new: RuleSet, name: RuleName | None, *, replaces_damaged: bool = False
 ) -> OperationResult:
     change = None if new is old else RulesChange(new, replaces_damaged)
     return OperationResult(_found(new), None, change, rule=name)

@@ -12,7 +12,7 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import ListRules, OverrideRule, Rules
-from pqkeep_protocol.rules import Rule, rules_of, rules_text
+from pqkeep_protocol.rules import MAX_RULES, Rule, rules_of, rules_text
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import Installed
 from pqkeep_server.exit_status import fail_on
@@ -53,18 +53,21 @@ def set_(
     ] = False,
     data: Installed,
 ) -> None:
-    """Add or replace rules of a tenant, even if that weakens them. The audit log records it."""
+    """Add or replace rules of a tenant, even if that weakens them: all or none.
+
+    The audit log has one record of the change.
+    """
     with fail_on(ConfigError, KeyServiceError, RulesError):
         rules = _read(file)
         socket, _ = _find(data, TenantId(tenant), shard, may_be_damaged=discard_damaged)
+        request = OverrideRule(
+            tenant=TenantId(tenant),
+            name=_common_name(rules),
+            rules=rules,
+            discards_damaged=discard_damaged,
+        )
+        ask_rules(socket, request)
         for rule in rules:
-            request = OverrideRule(
-                tenant=TenantId(tenant),
-                name=rule.name,
-                rule=rule,
-                discards_damaged=discard_damaged,
-            )
-            ask_rules(socket, request)
             typer.echo(f"set: {rule.name}")
 
 
@@ -80,7 +83,7 @@ def remove(
         socket, found = _find(data, TenantId(tenant), shard)
         if name not in {rule.name for rule in found.rules}:
             raise RulesError(f"the tenant has no rule {name}: pqkeepd rules list shows its rules")
-        ask_rules(socket, OverrideRule(tenant=TenantId(tenant), name=name, rule=None))
+        ask_rules(socket, OverrideRule(tenant=TenantId(tenant), name=name, rules=()))
         typer.echo(f"removed: {name}")
 
 
@@ -117,6 +120,14 @@ def _operator_socket(layout: Layout) -> Path:
     return socket
 
 
+def _common_name(rules: tuple[Rule, ...]) -> str | None:
+    """Return the name of the only rule or of the profile of all rules; None: several names."""
+    if len(rules) == 1:
+        return rules[0].name
+    first, _, _ = rules[0].name.rpartition(".")
+    return first if first and all(rule.name.startswith(f"{first}.") for rule in rules) else None
+
+
 def _read(file: Path) -> tuple[Rule, ...]:
     """Return the rules in a file. Fields that it omits have their defaults."""
     try:
@@ -126,11 +137,18 @@ def _read(file: Path) -> tuple[Rule, ...]:
             raise RulesError(f"{file} is larger than {MAX_FILE} bytes")
         content = msgspec.json.decode(text)
         given = content if isinstance(content, list) else [content]
-        return rules_of(msgspec.json.encode([_complete(file, rule) for rule in given]))
+        if not given:
+            raise RulesError(f"{file} has no rules: pqkeepd rules remove NAME removes one")
+        rules = rules_of(msgspec.json.encode([_complete(file, rule) for rule in given]))
     except OSError as error:
         raise RulesError(f"{file} cannot be read: {error.strerror}") from None
     except (KeyError, TypeError, ValueError) as error:  # msgspec's errors are ValueErrors
         raise RulesError(f"{file} has no valid rules: {error}") from None
+    if len(rules) > MAX_RULES:
+        raise RulesError(f"{file} has more than {MAX_RULES} rules")
+    if len({rule.name for rule in rules}) < len(rules):
+        raise RulesError(f"{file} has two rules of the same name: remove one of them")
+    return rules
 
 
 def _complete(file: Path, rule: Mapping[str, Any]) -> dict[str, Any]:
