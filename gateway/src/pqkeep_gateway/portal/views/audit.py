@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -27,7 +28,7 @@ from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit import REFUSED
+from pqkeep_protocol.audit import MAX_COUNTED_VALUES, REFUSED
 from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 
@@ -192,7 +193,7 @@ COUNTED = ("principal", "key", "address", "outcome", "operation")
 GROUPED = 20
 """Groups on a page."""
 BARS = 24
-"""The most bars of the histogram: hours, or days."""
+"""The most bars of the histogram."""
 RANGES = (("1h", "Last hour"), ("24h", "Last 24 hours"), ("7d", "Last 7 days"))
 _is_time_filter = re.compile(r"(\bwithin:\S*|" + _RECENT.pattern + ")", re.IGNORECASE)
 _KEY = re.compile(r"(?P<keyring>[^/ ]+)(/(?P<algorithm>[^ ]+))?( v(?P<key_version>\d+))?").fullmatch
@@ -230,32 +231,33 @@ def _without_times(visit: Visit) -> str:
     return " ".join(_is_time_filter.sub(" ", visit.query.get("q", "")).split())
 
 
-def _bars(visit: Visit, hours: Section, days: Section) -> Sequence[Bar]:
-    """Return the histogram: by hour if that is few bars, else by day. The oldest is first."""
-    by_hour = hours.data is not None and 0 < len(hours.data.counts) <= BARS
-    data = hours.data if by_hour else days.data
-    if not data:
-        return ()
-    length = timedelta(hours=1) if by_hour else timedelta(days=1)
-    counts = {instant(row.value): row.count for row in data.counts[:BARS]}
+def _bars(visit: Visit, hours: Section) -> Sequence[Bar]:
+    """Return the histogram of the counts by hour, with the shortest length that is few bars."""
+    counts = {instant(row.value): row.count for row in hours.data.counts} if hours.data else {}
     if not counts:
         return ()
     first, last = min(counts), max(counts)
-    places = min(int((last - first) / length) + 1, BARS)
-    top, width = max(counts.values()), WIDTH // max(places, 12)
-    typed = _without_times(visit)
+    length = next((one for one in LENGTHS if _place(last, one) - _place(first, one) < BARS), None)
+    length = length or LENGTHS[-1]
+    heights = Counter[int]()
+    for at, count in counts.items():
+        heights[_place(at, length)] += count
+    newest = _place(last, length)
+    oldest = max(_place(first, length), newest - BARS + 1)
+    top, width = max(heights.values()), WIDTH // max(newest - oldest + 1, 12)
+    typed, is_hour = _without_times(visit), length < DAY
     bars: list[Bar] = []
-    for place in range(places):
-        begin = last - length * (places - 1 - place)
-        if number := counts.get(begin, 0):
+    for place in range(oldest, newest + 1):
+        if number := heights[place]:
             height = max(number * (HEIGHT - 4) // top, 2)
-            form = "%Y-%m-%dT%H:%M" if by_hour else "%Y-%m-%d"
-            begins = begin.strftime(form)
-            ends = (begin + length).strftime(form) if by_hour else begins
-            shown = begin.strftime("%Y-%m-%d %H:%M" if by_hour else "%Y-%m-%d")
+            begin = MONDAY + place * length
+            end = begin + length - (timedelta() if is_hour else DAY)
+            form = "%Y-%m-%dT%H:%M" if is_hour else "%Y-%m-%d"
+            begins, ends = begin.strftime(form), end.strftime(form)
+            shown = f"{begins} to {ends}" if length > DAY else begins.replace("T", " ")
             bars.append(
                 Bar(
-                    place * width,
+                    (place - oldest) * width,
                     HEIGHT - height,
                     width - 3,
                     height,
@@ -266,6 +268,15 @@ def _bars(visit: Visit, hours: Section, days: Section) -> Sequence[Bar]:
     return bars
 
 
+def _place(at: datetime, length: timedelta) -> int:
+    return (at - MONDAY) // length
+
+
+DAY = timedelta(days=1)
+LENGTHS = (timedelta(hours=1), DAY, 7 * DAY, 28 * DAY)
+"""Lengths of the histogram's bars."""
+MONDAY = datetime(1970, 1, 5, tzinfo=UTC)
+"""Bars begin at a multiple of their length after this time: weeks begin on Mondays."""
 WIDTH, HEIGHT = 720, 72
 
 
@@ -300,9 +311,8 @@ async def _read(visit: Visit) -> Content:
     shows_views = bool(query.get("views"))
     includes_views = shows_views or operation in PAGE_VIEWS
     group = query.get("group", "") if query.get("group") in COUNTED else ""
-    hours, days, groups, records = await asyncio.gather(
+    hours, groups, records = await asyncio.gather(
         _counts(visit, understood, "hour", page_views=includes_views, problem=typed.error),
-        _counts(visit, understood, "day", page_views=includes_views, problem=typed.error),
         _counts(visit, understood, group, page_views=includes_views, problem=typed.error),
         _records(visit, understood, page_views=includes_views, problem=typed.error),
     )
@@ -320,8 +330,8 @@ async def _read(visit: Visit) -> Content:
         "names": people,
         "api_key_events": API_KEY_EVENTS,
         "filters": {name: query.get(name, "") for name in (*_IN_FORM, "q")},
-        "bars": _bars(visit, hours, days),
-        "counted": days,
+        "bars": _bars(visit, hours),
+        "counted": hours,
         "width": WIDTH,
         "height": HEIGHT,
         "ranges": [
@@ -405,7 +415,7 @@ async def _counts(
         return Section()
     if not by:
         return Section()
-    limit = GROUPED if by in COUNTED else BARS + 1
+    limit = GROUPED if by in COUNTED else MAX_COUNTED_VALUES
     return await visit.reader.section(
         "count_audit_records", **conditions, by=by, page_views=page_views, limit=limit
     )
