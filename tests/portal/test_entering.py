@@ -67,7 +67,7 @@ def test_the_link_of_a_development_installation_signs_its_owner_in(
     """It signs in first by the invitation, later by the password, and leaves no trace."""
     link = installation.ready["portal_link"]
     for _ in range(2):
-        visitor = visit(installation.base_url)
+        visitor = visit(installation.ready["portal_url"])
         visitor.expected.append(UNAUTHORIZED)
         page = visitor.open(link)
         page.wait_for_url(installation.ready["portal_url"])
