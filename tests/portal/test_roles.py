@@ -54,7 +54,7 @@ def cookies(installation: Installation, tenant_id: str) -> Mapping[Caller, dict[
 
 def _url(page: Page, tenant_id: str, webhook: str) -> str:
     """Return the address of a page with an existing object."""
-    values = {"algorithm": "Kyber768", "version": "1", "webhook": webhook}
+    values = {"algorithm": "Kyber768", "version": "1", "name": "default", "webhook": webhook}
     is_tenant = page.path.startswith(OPERATOR_HOME)
     path = page.path.replace("{id}", tenant_id if is_tenant else "1")
     return ROOT + re.sub(r"{(\w+)}", lambda found: values[found[1]], path)
