@@ -68,6 +68,7 @@ NOT_SAID = {
     ("/operator/tenants/{id}", "list_invitations"),
     ("/sign-in", "list_providers"),
     ("/keys/{algorithm}/{version}", "list_key_usage"),
+    ("/keyrings/{name}", "list_inventory"),
 }
 """Pages and reads whose failure removes a part of the page without a message."""
 EMPTY: Mapping[str, tuple[str, ...]] = {
@@ -89,6 +90,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/approvals": ("No request waits", "Nothing has ended yet"),
     "/billing": ("No invoices yet",),
     "/keys/{algorithm}/{version}": ("There is no such key",),
+    "/keyrings/{name}": ("There is no such keyring",),
     "/api-keys/{version}": ("There is no such API key",),
     "/audit/{id}": ("There is no such record",),
 }
@@ -108,10 +110,14 @@ ALL = (*PAGES, DEMO)
 SIGN_INS = {"/sign-in": {"login"}, "/operator/sign-in": {"operator_login"}}
 """Operations of forms that are no ``ui.form``."""
 (KEY,) = next(cast("Any", each.example).keys for each in api_rows() if each.name == "list_keys")
+(KEYRING,) = next(
+    cast("Any", each.example).keyrings for each in api_rows() if each.name == "list_keyrings"
+)
 VALUES = {
     "algorithm": KEY.algorithm.value,
     "version": str(KEY.key_version),
     "id": "1",
+    "name": KEYRING.name,
     "webhook": "0b5e0f9c-53a5-4b8e-9a63-7b5a2e1d0c44",
 }
 OPERATOR = OperatorPrincipal(is_read_only=True)
@@ -216,9 +222,17 @@ def _closed(notices: Any) -> Any:
     return structs.replace(notices, notices=tuple(closed))
 
 
+def _by_hour(counted: Any) -> Any:
+    """Return counts as ``by=hour`` returns them."""
+    (first,) = counted.counts
+    hour = structs.replace(first, value="2026-01-31T12:00:00.000Z")
+    return structs.replace(counted, counts=(hour,))
+
+
 IN_FULL: Mapping[str, Callable[[Any], Any]] = {
     "list_tenants": _in_full,
     "list_api_keys": _with_details,
+    "count_audit_records": _by_hour,
     "list_notices": _closed,
 }
 """Responses for pages if the example of a row is not enough."""
