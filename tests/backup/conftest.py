@@ -9,17 +9,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from gateway.tests.test_external_keys import RSA_2048, asset, bom
 from tests.fixtures.caller import Caller
-from tests.fixtures.installation import running
+from tests.fixtures.installation import Installation, running
 from tests.fixtures.processes import ENVIRONMENT
 
+from pqkeep import Client
+from pqkeep.key_import import wrap
 from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Operation
 
 COMMAND_SECONDS = 100
+LEGACY = "RSA-OAEP-SHA-256"
 UNKNOWN = ("--newest", "0.0")
 """The option for a restore without knowledge of a newer backup."""
 TEXT = base64.b64encode(b"what was there before").decode()
@@ -168,3 +177,72 @@ def ask_file() -> Callable[..., list[tuple[Any, ...]]]:
             return connection.execute(statement, parameters).fetchall()
 
     return ask
+
+
+@dataclass(frozen=True)
+class Migration:
+    """A tenant that moves from an algorithm to another, and what the API says of it."""
+
+    tenant_id: str
+    api_key: str
+    sealed: str
+    """A ciphertext of the legacy key, in Base64."""
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, installation: Installation) -> Migration:
+        """Make a legacy key, a denying rule, uses, moves, a scan, a canary and a key elsewhere."""
+        tenant = installation.new_tenant()
+        owner = installation.person(tenant.tenant_id)
+        for algorithm in ("Kyber768", "X-Wing", "ML-KEM-1024"):
+            tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+        private = rsa.generate_private_key(65537, 2048)
+        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with Client(installation.base_url, tenant.api_key) as client:
+            issued = client.keys.get_import_key(LEGACY)
+            client.keys.import_key(issued, wrap(issued, pem))
+        digest = hashes.SHA256()
+        padding = OAEP(MGF1(digest), digest, None)
+        sealed = base64.b64encode(private.public_key().encrypt(b"old", padding)).decode()
+        plan = {"sources": [{"algorithm": "Kyber768"}], "target": {"algorithm": "X-Wing"}}
+        assert tenant.ask("PUT", "/campaigns/cards", plan).is_success
+        made = tenant.post("/kem/encrypt", {"algorithm": "Kyber768", "plaintext": TEXT})
+        body = {"algorithm": "Kyber768", **_named(made, "ciphertext")}
+        moved = {**body, "to": {"algorithm": "X-Wing"}, "campaign": "cards"}
+        tenant.post("/kem/re-encrypt", moved)
+        scan = {
+            "place": "cards",
+            "sha256": "ab" * 32,
+            "scanned_at": datetime.now(UTC).isoformat(),
+            "counts": [{"algorithm": "Kyber768", "key_version": 1, "count": 2}],
+        }
+        tenant.post("/campaigns/cards/scans", scan, status=201)
+        certificate = asset(
+            "www",
+            "certificate",
+            crypto={"certificateProperties": {"subjectPublicKeyRef": "rsa"}},
+        )
+        document = bom(RSA_2048, certificate)
+        tenant.post("/inventory/external", {"source": "tls", "document": document}, status=201)
+        rule = {"name": "end", "algorithms": ["ML-KEM-1024"], "deny_from": "2020-01-01T00:00:00Z"}
+        assert owner.ask_proven("PUT", "/rules/algorithms", rule).is_success
+        until = (datetime.now(UTC) + timedelta(days=7)).isoformat()
+        owner.post_proven("/campaigns/cards/canary", {"until": until}, status=201)
+        installation.operator().post("/audit/checkpoints", status=201)
+        return cls(tenant.tenant_id, tenant.api_key, sealed, cls.seen_by(tenant))
+
+    @staticmethod
+    def seen_by(tenant: Caller) -> dict[str, Any]:
+        """Return what the API says, without the log and the time of the response."""
+        inventory = tenant.get("/inventory")
+        campaign = tenant.get("/campaigns/cards")
+        for part in ("moved", "quiet", "canary"):
+            del campaign[part]["as_of"]
+        rules = tenant.get("/rules/algorithms")
+        return {
+            "inventory": inventory["keys"],
+            "campaign": campaign,
+            "rules": rules,
+            "external": tenant.get("/inventory/external/tls"),
+            "keys": tenant.get("/kms/keys", legacy=True),
+        }

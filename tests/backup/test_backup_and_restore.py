@@ -18,7 +18,16 @@ from typing import Any
 import psycopg
 import pytest
 from pyotp import TOTP
-from tests.backup.conftest import QUICK, UNKNOWN, Backup, Command, Outputs, RecoveryKey
+from tests.backup.conftest import (
+    LEGACY,
+    QUICK,
+    UNKNOWN,
+    Backup,
+    Command,
+    Migration,
+    Outputs,
+    RecoveryKey,
+)
 from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
@@ -121,6 +130,7 @@ class Restored:
     api_key: str
     outputs: Outputs
     team: Team
+    migration: Migration
     said: str
     """By the restore."""
     mode: int
@@ -160,6 +170,7 @@ def restored(
         tenant = installation.new_tenant()
         outputs = Outputs.of(tenant, algorithms)
         team = Team.of(installation, tenant.tenant_id)
+        migration = Migration.of(installation)
         leaving = installation.new_tenant().tenant_id
         operator = installation.operator()
         assert operator.ask("PATCH", f"/tenants/{leaving}", {"status": "suspended"}).is_success
@@ -189,6 +200,7 @@ def restored(
             tenant.api_key,
             outputs,
             team,
+            migration,
             said,
             mode,
             kept,
@@ -215,6 +227,20 @@ def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
     installation, tenant_id = restored.installation, restored.tenant_id
     restored.outputs.check(installation.caller(restored.api_key, tenant_id))
     assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
+
+
+def test_a_migration_goes_on_after_a_restore(restored: Restored) -> None:
+    """Rules deny, the canary runs, the legacy key moves data, and all counts are as before."""
+    before = restored.migration
+    tenant = restored.installation.caller(before.api_key, before.tenant_id)
+    assert Migration.seen_by(tenant) == before.facts
+    assert before.facts["campaign"]["canary"]["state"] == "running"
+    denied = {"algorithm": "ML-KEM-1024", "plaintext": ""}
+    assert tenant.refusal("/kem/encrypt", denied)[:2] == (403, "ERR_POLICY_001")
+    disabled = {"algorithm": "Kyber768", "plaintext": ""}
+    assert tenant.refusal("/kem/encrypt", disabled)[0] == 404
+    moved = {"algorithm": LEGACY, "key_version": 1, "ciphertext": before.sealed}
+    tenant.post("/kem/re-encrypt", moved | {"to": {"algorithm": "X-Wing"}})
 
 
 def test_the_audit_log_is_restored(restored: Restored) -> None:
