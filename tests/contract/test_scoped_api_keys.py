@@ -47,6 +47,9 @@ def _ask(caller: Caller, row: Endpoint, values: Mapping[str, object]) -> httpx2.
 
 
 def _fields_of(row: Endpoint) -> set[str]:
+    """Return the fields of a request; the filters of a list of keyrings choose no key."""
+    if row.audit_operation is Operation.LIST_KEYRINGS:
+        return set()
     return {each.name for each in row.fields}
 
 
@@ -537,7 +540,8 @@ def test_a_keyring_in_a_scope_has_to_exist(new_tenant: Callable[..., Caller]) ->
             response = tenant.ask("POST", path + end, scoped)
             assert refusal_of(response) == (400, "ERR_INVALID_001", "scopes")
             assert "allow_absent_keyrings" in response.text
-            assert "paymets" not in response.text
+            missing = [name for name in keyrings if name.startswith("paymets")]
+            assert f"({', '.join(missing)})" in response.text
     assert tenant.get(path)["total"] == 1
     for keyrings in (["payments", "default"], ["paymets.*"], ["*"]):
         tenant.post(path, _scope("use", keyrings=keyrings), status=201)
