@@ -127,6 +127,7 @@ def _make_keyring(page: Page) -> None:
         page.locator("#create").get_by_label(each, exact=True).uncheck()
     page.locator("#create").get_by_role("button", name="Create").click()
     page.get_by_role("link", name=KEYRING).click()
+    page.get_by_role("main").get_by_role("link", name="Keys", exact=True).click()
     _generate(page)
 
 
