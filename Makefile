@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -79,6 +79,9 @@ road: $(VENV)/dev ## count the files, functions and calls of one request: ARGS="
 
 messages: $(VENV)/dev ## list every text that users can meet: ARGS="--group CLI", or ARGS="--draw 20 --seed 1"
 	@$(BIN)/python -m tests.messages $(ARGS)
+
+texts: $(VENV)/dev ## find the portal's texts for its catalogues, and compile the translations
+	$(BIN)/python -m tests.texts
 
 docs: $(VENV)/dev ## write the generated tables of the documentation
 	$(BIN)/python -m tests.docs

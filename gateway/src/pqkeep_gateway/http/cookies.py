@@ -42,6 +42,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 MAX_DELETIONS = 28
 """Set-Cookie headers that delete cookies in one response, if cookies are Secure. Some proxies
 accept no head above 4 KiB."""
+_LANGUAGE_LIFETIME = timedelta(days=365)
 _HOST_PREFIX = "__Host-"
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8}")
 _PATH = re.compile(r"[A-Za-z0-9/._~-]{1,128}")
@@ -120,6 +121,15 @@ class Cookies:
     def operator_gone(self) -> tuple[str, ...]:
         """Return the Set-Cookie values that delete an operator's cookie."""
         return (self._operator_cookie("", 0),)
+
+    def of_language(self, language: str) -> str:
+        """Return the Set-Cookie value for the language that a person chose."""
+        return self._cookie(self.language, language, "/", int(_LANGUAGE_LIFETIME.total_seconds()))
+
+    @property
+    def language(self) -> str:
+        """The cookie name of the chosen language."""
+        return self._name("pqkeep_language")
 
     @property
     def operator(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -15,6 +15,7 @@ from pqkeep_gateway.access.callers import Caller, Credential, Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.access.trusted_proxies import Client
+from pqkeep_gateway.api.search import FoundKind
 from pqkeep_gateway.http.cookies import SentCookies
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import (
@@ -27,6 +28,7 @@ from pqkeep_gateway.http.errors import (
 from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.responses import accepts, request_id_of, send_error, send_not_found
 from pqkeep_gateway.http.static_document import METHODS
+from pqkeep_gateway.languages import LANGUAGES, chosen, said, speaking
 from pqkeep_gateway.portal import assets
 from pqkeep_gateway.portal.lists import FORMS
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
@@ -106,6 +108,7 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
     "Referrer-Policy": "same-origin",
+    "Vary": "Accept-Language, Cookie",
     "X-Frame-Options": "DENY",
 }
 _HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
@@ -134,6 +137,7 @@ def portal(
         },
         **assets.documents(),
         "/": lead_browsers,
+        ROOT + "/language/{language}": LanguageChoice(pipeline),
         ROOT + "/{path:path}": PageResource(None, endpoints, pipeline, templates, moved),
     }
 
@@ -163,6 +167,42 @@ class _Response(NamedTuple):
     location: str = ""
     file: tuple[str, str] | None = None
     """The name and the type of a download."""
+
+
+class LanguageChoice:
+    """An ASGI application that keeps the chosen language in a cookie, and returns to the page.
+
+    It is the target of forms without fields, and reads no body.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = request_id_of(headers)
+        language = scope["path_params"]["language"]
+        refusal: ApiError | None = None
+        if language not in LANGUAGES:
+            refusal = not_found("There is no such page.")
+        elif scope["method"] != "POST":
+            refusal = method_not_allowed("POST")
+        elif self._pipeline.cookies.is_cross_site("POST", headers):
+            refusal = forbidden("A page of another site sent this form.")
+        if refusal is not None:
+            await send_error(send, refusal, request_id)
+            return
+        location = _came_from(headers.get(b"referer", b"").decode("latin-1"))
+        sent = [
+            (b"location", location.encode("ascii")),
+            (b"content-length", b"0"),
+            (b"cache-control", b"no-store"),
+            (b"set-cookie", self._pipeline.cookies.of_language(language).encode()),
+            (b"x-request-id", request_id.encode()),
+        ]
+        await send({"type": "http.response.start", "status": HTTPStatus.SEE_OTHER, "headers": sent})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class PageResource:
@@ -197,8 +237,11 @@ class PageResource:
         peer = scope["client"][0] if scope["client"] else ""
         client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
         attribution = Attribution(request_id, "", client.address)
+        preferred = cookies.values.get(self._pipeline.cookies.language)
+        accepted = headers.get(b"accept-language", b"").decode("latin-1")
         try:
-            response = await self._respond(scope, headers, cookies, attribution)
+            with speaking(chosen(preferred, accepted)):
+                response = await self._respond(scope, headers, cookies, attribution)
         except Exception:  # noqa: BLE001 - the response to a fault is the same as the API's
             _LOG.exception("page failed", request_id=request_id)
             await send_error(send, internal(), request_id)
@@ -373,7 +416,7 @@ class PageResource:
             "navigation": (),
             "places": (),
             "addresses": search.ADDRESSES,
-            "search_words": search.WORDS,
+            "search_words": {kind: said(search.WORDS.get(kind, kind)) for kind in FoundKind},
             "may": lambda _: False,
             "marked": None,
             "page": page,
@@ -401,6 +444,18 @@ def _of_others(page: Page, caller: Caller) -> str:
     if page.is_operators:
         return "This page is for operators. They sign in with an operator credential."
     return "Your role does not include this page."
+
+
+def _came_from(referer: str) -> str:
+    """Return the path and query of the portal's page that sent a form, or the portal's root."""
+    try:
+        parts = urlsplit(referer)
+    except ValueError:
+        return ROOT
+    if not (parts.path == ROOT or parts.path.startswith(f"{ROOT}/")) or len(referer) > MAX_QUERY:
+        return ROOT
+    query = f"?{quote(parts.query, safe='=&%+')}" if parts.query else ""
+    return quote(parts.path, safe="/%") + query
 
 
 def _asked(scope: Scope) -> str:

@@ -6,7 +6,10 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
+import msgspec
+
 from pqkeep_gateway.http.static_document import StaticDocument
+from pqkeep_gateway.languages import ENGLISH, LANGUAGES, PLACE, PROBLEM, SCRIPT, module
 
 PREFIX = "/portal/static"
 TYPES: Mapping[str, str] = {
@@ -24,7 +27,29 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 def contents() -> Mapping[str, bytes]:
     """Return every file by its name."""
     folder = files(__package__).joinpath("static")
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda f: f.name)}
+    found = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for language in LANGUAGES:
+        if language != ENGLISH:
+            texts = msgspec.json.encode(module(language, SCRIPT), order="sorted")
+            found[f"texts-{language}.js"] = b"export default %b;\n" % texts
+            found[f"problems-{language}.js"] = _problems(language)
+    return dict(sorted(found.items()))
+
+
+def _problems(language: str) -> bytes:
+    """Return the API's messages as a module: whole ones by text, and those with values."""
+    messages, patterns = {}, []
+    for text, translation in module(language, PROBLEM).items():
+        parts = PLACE.split(text)
+        if len(parts) == 1:
+            messages[text] = translation
+        else:
+            patterns.append((parts[::2], parts[1::2], translation))
+    patterns.sort(key=lambda row: (-sum(map(len, row[0])), row))
+    return b"export default %b;\nexport const patterns = %b;\n" % (
+        msgspec.json.encode(messages, order="sorted"),
+        msgspec.json.encode(patterns),
+    )
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
+from pqkeep_gateway.languages import said
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_protocol.algorithms import USES, Operation
@@ -104,7 +106,7 @@ _LOOKUPS = {
     Operation.LIST_KEYRINGS,
 }
 """Operations that neither use nor change a key. Opening a page does some of them."""
-_FORMS = {"24h": "%H:%M", "30d": "%d %b"}
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 Rows = Sequence[tuple[str, dict[str, int]]]
 
 
@@ -117,9 +119,15 @@ def period_of(query: Mapping[str, str]) -> str:
 def usage_rows(usage: Section, period: str) -> Rows:
     """Return the numbers by kind for each bucket, with the bucket's start (UTC)."""
     return [
-        (instant(bucket.start).strftime(_FORMS[period]), _by_kind(bucket))
+        (_label(instant(bucket.start), period), _by_kind(bucket))
         for bucket in (usage.data.buckets if usage.data else ())
     ]
+
+
+def _label(start: datetime, period: str) -> str:
+    if period == "24h":
+        return f"{start:%H:%M}"
+    return f"{start.day:02} {said(MONTHS[start.month - 1])}"
 
 
 def usage_chart(rows: Rows) -> BarChart | None:

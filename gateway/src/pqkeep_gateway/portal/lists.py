@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from pqkeep_gateway.http.errors import invalid
+from pqkeep_gateway.languages import said
 
 ROWS = 50
 """Rows on one page."""
@@ -369,7 +370,7 @@ class Query:
         return [
             {
                 "name": row.name,
-                "about": row.about,
+                "about": said(row.about),
                 **({"values": row.values} if row.values else {}),
                 **({"source": row.source, "pick": row.pick} if row.source else {}),
             }
@@ -417,8 +418,9 @@ def parsed(kind: ListKind, typed: str, now: datetime) -> Parameters:
         try:
             parameters |= kind.by_name()[name].values_of(values, now)
         except InvalidFilterError as invalid:
-            end = "" if str(invalid).endswith("?") else "."
-            raise InvalidFilterError(f"“{tokens[name]}”: {name} {invalid}{end}") from None
+            problem = said(str(invalid))
+            end = "" if problem.endswith("?") else "."
+            raise InvalidFilterError(f"“{tokens[name]}”: {name} {problem}{end}") from None
     return parameters
 
 

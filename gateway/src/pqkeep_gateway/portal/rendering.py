@@ -1,14 +1,27 @@
 """Renders templates as HTML."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import Context
+from jinja2.utils import pass_context
+from markupsafe import Markup, escape
 
-from pqkeep_gateway.portal import assets
+from pqkeep_gateway.languages import (
+    ENGLISH,
+    LANGUAGES,
+    current,
+    gettext,
+    ngettext,
+    said,
+    translated,
+)
+from pqkeep_gateway.portal import assets, phrases
 from pqkeep_gateway.portal.outcomes import outcome
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -19,13 +32,38 @@ _AGES = (
     (HOUR, "hour"),
     (MINUTE, "minute"),
 )
+_AGO = {
+    "year": ("{count} year ago", "{count} years ago"),
+    "month": ("{count} month ago", "{count} months ago"),
+    "day": ("{count} day ago", "{count} days ago"),
+    "hour": ("{count} hour ago", "{count} hours ago"),
+    "minute": ("{count} minute ago", "{count} minutes ago"),
+}
+_AHEAD = {
+    "year": ("in {count} year", "in {count} years"),
+    "month": ("in {count} month", "in {count} months"),
+    "day": ("in {count} day", "in {count} days"),
+    "hour": ("in {count} hour", "in {count} hours"),
+    "minute": ("in {count} minute", "in {count} minutes"),
+}
+
+
+class _Generator(CodeGenerator):
+    """Compiles templates with messages in place of their texts."""
+
+    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802
+        super().visit_Template(phrases.mark(node), frame)
+
+
+class _Environment(jinja2.Environment):
+    code_generator_class = _Generator
 
 
 class Templates:
     """The templates. All values are escaped. They are compiled at the first request."""
 
     def __init__(self) -> None:
-        self._environment = jinja2.Environment(
+        self._environment = _Environment(
             loader=jinja2.PackageLoader(__package__),
             autoescape=True,
             trim_blocks=True,
@@ -34,17 +72,21 @@ class Templates:
             auto_reload=False,
         )
         self._environment.globals["asset"] = assets.url
+        self._environment.globals["languages"] = LANGUAGES
         self._environment.filters.update(
+            phrases.FILTERS,
             address=address,
-            age=age,
-            many=many,
+            age=_spoken(age),
+            many=_spoken(many),
             moment=moment,
-            noun=noun,
-            number=number,
-            outcome=outcome,
+            noun=_spoken(noun),
+            number=_spoken(number),
+            outcome=_spoken(lambda recorded: said(outcome(recorded))),
+            problem=_spoken(problem),
+            said=_spoken(said),
             second=second,
             span=span,
-            until=until,
+            until=_spoken(until),
         )
         self._compiled: asyncio.Task[None] | None = None
 
@@ -54,11 +96,21 @@ class Templates:
             self._compiled = asyncio.create_task(asyncio.to_thread(self._compile))
         if not self._compiled.done():
             await asyncio.shield(self._compiled)
-        return self._environment.get_template(name).render(content).encode()
+        return self._environment.get_template(name).render(content, language=current()).encode()
 
     def _compile(self) -> None:
         for name in self._environment.list_templates():
             self._environment.get_template(name)
+
+
+def _spoken(function: Callable[..., str]) -> Callable[..., str]:
+    """Return a filter whose result depends on the language, so that none is computed early."""
+
+    @pass_context
+    def filter_(_: Context, *values: Any) -> str:
+        return function(*values)
+
+    return filter_
 
 
 def instant(timestamp: str) -> datetime:
@@ -69,20 +121,23 @@ def instant(timestamp: str) -> datetime:
 def age(timestamp: str | datetime | None, now: datetime | None = None) -> str:
     """Return a past time relative to now: ``3 days ago``."""
     if timestamp is None:
-        return "never"
+        return gettext("never")
     then = instant(timestamp) if isinstance(timestamp, str) else timestamp
     past = (now or datetime.now(UTC)) - then
-    return f"{_span(past)} ago" if past >= MINUTE else "just now"
+    if past < MINUTE:
+        return gettext("just now")
+    unit, name = next((unit, name) for unit, name in _AGES if past >= unit)
+    return _counted(past // unit, *_AGO[name])
 
 
 def until(timestamp: str, now: datetime | None = None) -> str:
     """Return a future time relative to now, rounded to the nearest unit: ``in 3 days``."""
     ahead = instant(timestamp) - (now or datetime.now(UTC))
     if ahead < MINUTE:
-        return "in less than a minute"
+        return gettext("in less than a minute")
     whole = -(-ahead // MINUTE) * MINUTE
     unit, name = next((unit, name) for unit, name in _AGES if whole >= unit)
-    return f"in {many((2 * whole + unit) // (2 * unit), name)}"
+    return _counted((2 * whole + unit) // (2 * unit), *_AHEAD[name])
 
 
 def moment(timestamp: str) -> str:
@@ -97,12 +152,15 @@ def second(timestamp: str) -> str:
 
 def number(value: int | None) -> str:
     """Return a number with separated thousands; ``unlimited`` for None."""
-    return "unlimited" if value is None else f"{value:,}"
+    if value is None:
+        return gettext("unlimited")
+    text = f"{value:,}"
+    return text if current() == ENGLISH else text.replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def noun(value: int | None, name: str) -> str:
     """Return a noun for a number: ``tenant`` or ``tenants``."""
-    return name if value == 1 else f"{name}s"
+    return ngettext(name, f"{name}s", 0 if value is None else value)
 
 
 def many(value: int, name: str) -> str:
@@ -123,6 +181,13 @@ def span(seconds: int) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def _span(length: timedelta) -> str:
-    unit, name = next((unit, name) for unit, name in _AGES if length >= unit)
-    return many(length // unit, name)
+def problem(message: str) -> Markup:
+    """Return an error of the API. It is marked as English if it has no translation."""
+    text = translated(message)
+    if text is not None:
+        return escape(text)
+    return Markup('<span lang="en">{}</span>').format(message)
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return ngettext(one, several, count).replace("{count}", number(count))

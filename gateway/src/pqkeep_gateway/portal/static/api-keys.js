@@ -1,6 +1,7 @@
 // API keys: the form's scopes, the new API key, and the remaining time of rotated ones.
 
 import { showProblem } from "./fields.js";
+import { t } from "./languages.js";
 import { span } from "./spans.js";
 
 const scopes = document.querySelector("[data-scopes]");
@@ -42,7 +43,7 @@ document.addEventListener(
     if (chosen?.length !== 0) return;
     event.preventDefault();
     event.stopPropagation();
-    showProblem(event.target, "Choose at least one permission.", "scopes");
+    showProblem(event.target, t`Choose at least one permission.`, "scopes");
   },
   true,
 );
@@ -77,6 +78,6 @@ function tick() {
 function ended() {
   const badge = document.createElement("span");
   badge.className = "badge";
-  badge.textContent = "revoked";
+  badge.textContent = t`revoked`;
   return badge;
 }

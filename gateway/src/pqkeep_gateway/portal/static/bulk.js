@@ -2,8 +2,10 @@
 // kept in the tab until it is read: a reload goes on where it was, and a repeated request has no second effect.
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
+import { t } from "./languages.js";
 
 const STORE = "pqkeep-bulk";
+const STATES = { waiting: t`waiting`, done: t`done`, failed: t`failed` };
 const bar = document.querySelector("[data-bulk]");
 const dialog = document.getElementById("bulk");
 const form = dialog.querySelector("form");
@@ -54,7 +56,7 @@ function addBox(cell, label, onChange) {
 function count() {
   const chosen = boxes.filter(({ box }) => box.checked).length;
   bar.hidden = !chosen;
-  bar.querySelector("[role=status]").textContent = `${chosen} selected`;
+  bar.querySelector("[role=status]").textContent = t`${chosen} selected`;
   all.checked = chosen === boxes.length;
   all.indeterminate = chosen > 0 && !all.checked;
 }
@@ -63,9 +65,9 @@ for (const row of table.tBodies[0].rows) {
   const link = row.cells[0].querySelector("a");
   if (!link) continue;
   const name = row.cells[0].innerText.trim().replace(/\s+/g, " ");
-  boxes.push({ box: addBox(row.cells[0], `Select ${name}`, count), name, fields: fieldsOf(link) });
+  boxes.push({ box: addBox(row.cells[0], t`Select ${name}`, count), name, fields: fieldsOf(link) });
 }
-const all = addBox(table.tHead.rows[0].cells[0], "Select all rows of this page", () => {
+const all = addBox(table.tHead.rows[0].cells[0], t`Select all rows of this page`, () => {
   for (const { box } of boxes) box.checked = all.checked;
   count();
 });
@@ -102,7 +104,7 @@ function show() {
   const failed = job.items.filter(({ state }) => state === "failed").length;
   progress.max = job.items.length;
   progress.value = done;
-  said.textContent = `${done} of ${job.items.length} done${failed ? `, ${failed} failed` : ""}`;
+  said.textContent = t`${done} of ${job.items.length} done` + (failed ? t`, ${failed} failed` : "");
   results.replaceChildren(
     ...job.items.map(({ name, state, message }) => {
       const line = document.createElement("li");
@@ -110,7 +112,7 @@ function show() {
       bare.textContent = name;
       const badge = document.createElement("span");
       badge.className = `badge ${{ done: "ok", failed: "danger" }[state] ?? ""}`;
-      badge.textContent = state;
+      badge.textContent = STATES[state];
       line.append(bare, badge);
       if (message) line.append(Object.assign(document.createElement("span"), { className: "small", textContent: message }));
       return line;
@@ -118,8 +120,8 @@ function show() {
   );
   const isOver = done === job.items.length;
   form.hidden = isOver || job.isRunning;
-  form.querySelector("button:not([type=button])").textContent = done ? "Continue" : job.button;
-  again.textContent = job.isRunning && !isOver ? "Stop" : "Close";
+  form.querySelector("button:not([type=button])").textContent = done ? t`Continue` : job.button;
+  again.textContent = job.isRunning && !isOver ? t`Stop` : t`Close`;
 }
 
 async function run() {

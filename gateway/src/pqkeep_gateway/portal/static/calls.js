@@ -2,6 +2,7 @@
 import { ask, Cancelled } from "./dialogs.js";
 import { countDown } from "./fields.js";
 import { send } from "./http.js";
+import { t } from "./languages.js";
 import { begin, use } from "./passkeys.js";
 import { refresh, rememberSession, signInPath } from "./sessions.js";
 import { wireSignIn } from "./sign-in.js";
@@ -50,7 +51,7 @@ async function stepUp() {
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const given = Object.fromEntries(new FormData(form));
-      if (Object.values(given).some((value) => !value.trim())) return fail("This field is required.");
+      if (Object.values(given).some((value) => !value.trim())) return fail(t`This field is required.`);
       if ("operator_key" in given) {
         form.reset();
         return done({ "X-API-Key": given.operator_key.trim() });

@@ -1,5 +1,6 @@
 // Signs in the demo tenant's owner. Only pqkeepd dev serves this page, and prints its link.
 import { send } from "./http.js";
+import { t } from "./languages.js";
 import { rememberSession } from "./sessions.js";
 
 const { invitation, email, password } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -19,5 +20,5 @@ try {
   rememberSession();
   location.replace(document.body.dataset.root);
 } catch (error) {
-  document.getElementById("progress").textContent = `This link no longer works: ${error.message}`;
+  document.getElementById("progress").textContent = t`This link no longer works: ${error.message}`;
 }

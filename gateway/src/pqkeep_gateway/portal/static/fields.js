@@ -1,4 +1,5 @@
 // The fields of a form: their values and problems.
+import { t } from "./languages.js";
 import { many } from "./spans.js";
 
 let counting; // the timer of the visible countdown
@@ -65,10 +66,10 @@ export function countDown(error, say) {
   let left = error.code === "ERR_MFA_001" ? error.retryAfter : 0;
   if (!left) return say(error.message);
   const tick = () => {
-    if (left > 0) say(`This code was used before. Use the next code in ${many(left, "second")}.`);
+    if (left > 0) say(t`This code was used before. Use the next code in ${many(left, "second")}.`);
     else {
       clearInterval(counting);
-      say("Enter the code that your app shows now.");
+      say(t`Enter the code that your app shows now.`);
     }
     left -= 1;
   };
@@ -87,16 +88,16 @@ export function clearProblems(form) {
 export function isComplete(form) {
   for (const input of form.elements) {
     if (input.required && !input.value.trim()) {
-      showProblem(form, "This field is required.", input.name);
+      showProblem(form, t`This field is required.`, input.name);
       return false;
     }
     const other = input.dataset?.sameAs && form.elements.namedItem(input.dataset.sameAs);
     if (other && input.value !== other.value) {
-      showProblem(form, "The passwords do not match.", input.name);
+      showProblem(form, t`The passwords do not match.`, input.name);
       return false;
     }
     if (input.dataset?.equals !== undefined && input.value !== input.dataset.equals) {
-      showProblem(form, `This must be exactly: ${input.dataset.equals}`, input.name);
+      showProblem(form, t`This must be exactly: ${input.dataset.equals}`, input.name);
       return false;
     }
   }

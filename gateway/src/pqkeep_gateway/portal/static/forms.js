@@ -3,6 +3,7 @@
 import { call } from "./calls.js";
 import { Cancelled, hold, release } from "./dialogs.js";
 import { bodyOf, clearProblems, countDown, isComplete, showProblem } from "./fields.js";
+import { t } from "./languages.js";
 import { leaveToast, toast } from "./toasts.js";
 
 const keys = new WeakMap();
@@ -50,7 +51,7 @@ export async function submit(form) {
 /** Does the next step: "reload", "go:PATH", "show:DIALOG" with the response, "show-next" element, or "stay". */
 function finish(form, then, data) {
   if (data.state === "waiting" && data.requested_by) {
-    leaveToast("Nothing is changed yet. Another person must approve this request.");
+    leaveToast(t`Nothing is changed yet. Another person must approve this request.`);
     location.assign(`${document.body.dataset.root}/approvals`);
     return;
   }

@@ -1,8 +1,9 @@
 // Requests to the public API, as the page's visitor.
+import { said, t } from "./languages.js";
 
 export class ApiError extends Error {
   constructor(status, error, retryAfter) {
-    super(error.message ?? "The service sent an invalid response.");
+    super(error.message ?? t`The service sent an invalid response.`);
     this.status = status;
     this.code = error.error_code ?? "";
     this.field = error.field ?? "";
@@ -24,11 +25,12 @@ export async function send(method, path, body, headers = {}) {
       redirect: "error",
     });
   } catch {
-    throw new ApiError(0, { message: "The service cannot be reached. The page keeps what you typed: try again." });
+    throw new ApiError(0, { message: t`The service cannot be reached. The page keeps what you typed: try again.` });
   }
   const content = await response.json().catch(() => ({}));
   if (!response.ok) {
-    throw new ApiError(response.status, content.error ?? {}, response.headers.get("Retry-After"));
+    const error = content.error ?? {};
+    throw new ApiError(response.status, { ...error, message: await said(error.message) }, response.headers.get("Retry-After"));
   }
   return content.data;
 }

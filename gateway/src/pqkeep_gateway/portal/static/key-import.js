@@ -2,6 +2,7 @@
 import { download } from "./bytes.js";
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
+import { t } from "./languages.js";
 import { span } from "./spans.js";
 import { toast } from "./toasts.js";
 
@@ -24,7 +25,7 @@ document.addEventListener("responded", async ({ detail }) => {
     `pqkeep keys import ${detail.algorithm} private-key.pem${where} --import-key import-key.json`;
   run.hidden = became.hidden = false;
   became.querySelector("[data-imported]").hidden = true;
-  say("", "waiting", "This page reads the audit log every few seconds, and shows here when the key is imported.");
+  say("", t`waiting`, t`This page reads the audit log every few seconds, and shows here when the key is imported.`);
   tick();
   run.querySelector("h2").focus();
   await watch(shown);
@@ -41,7 +42,7 @@ function left(shown) {
 
 function tick() {
   const seconds = left(current);
-  run.querySelector("[role=timer]").textContent = seconds ? `${span(seconds)} left` : "ended";
+  run.querySelector("[role=timer]").textContent = seconds ? t`${span(seconds)} left` : t`ended`;
   if (seconds) setTimeout(tick, 500);
 }
 
@@ -60,7 +61,7 @@ async function watch(shown) {
         newest = record.id;
         if (tell(record)) return;
       }
-      if (!left(shown)) return say("", "ended", "The import key expired without an import. Make another one.");
+      if (!left(shown)) return say("", t`ended`, t`The import key expired without an import. Make another one.`);
       await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
     }
   } catch (error) {
@@ -72,16 +73,16 @@ async function watch(shown) {
 function tell({ outcome, recorded_at: at, key_version: version, algorithm }) {
   const when = `${at.slice(0, 19).replace("T", " ")} UTC`;
   if (outcome === "success") {
-    say("ok", "imported", `Imported at ${when}: ${algorithm} version ${version} is active, and marked as imported.`);
+    say("ok", t`imported`, t`Imported at ${when}: ${algorithm} version ${version} is active, and marked as imported.`);
     became.querySelector("[data-imported]").hidden = false;
     return true;
   }
   const words = became.querySelector("[data-words]").content.querySelector(`[data-outcome="${CSS.escape(outcome)}"]`);
   const isUsedUp = outcome === "decryption-failed";
   const rest = isUsedUp
-    ? "The import key is used up. Make another one, and check that the file is a private key of this algorithm."
-    : "The import key can still be used.";
-  say("warn", "refused", `An import was refused at ${when}: ${words?.textContent ?? outcome}. ${rest}`);
+    ? t`The import key is used up. Make another one, and check that the file is a private key of this algorithm.`
+    : t`The import key can still be used.`;
+  say("warn", t`refused`, t`An import was refused at ${when}: ${words?.textContent ?? outcome}. ${rest}`);
   return isUsedUp;
 }
 

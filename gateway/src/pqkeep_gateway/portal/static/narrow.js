@@ -1,4 +1,7 @@
 // Filters a table's rows by a text: <input type="search" data-narrows="TABLE">.
+import { t } from "./languages.js";
+
+const NONE = t`none`;
 
 document.addEventListener("input", ({ target }) => {
   if (!target.dataset.narrows) return;
@@ -6,5 +9,5 @@ document.addEventListener("input", ({ target }) => {
   const wanted = target.value.trim().toLowerCase();
   for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
   const count = rows.filter((row) => !row.hidden).length;
-  target.nextElementSibling.textContent = wanted ? `${count || "none"} of ${rows.length}` : "";
+  target.nextElementSibling.textContent = wanted ? t`${count || NONE} of ${rows.length}` : "";
 });

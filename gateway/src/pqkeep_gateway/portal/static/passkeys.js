@@ -1,23 +1,24 @@
 // Passkeys: calls the browser's authenticator (Web Authentication), and says in words what failed.
 import { fromBase64, toBase64 } from "./bytes.js";
 import { ApiError, send } from "./http.js";
+import { t } from "./languages.js";
 
 const IS_ADDRESS = /^[\d.]+$|^\[/.test(location.hostname);
 const PROBLEMS = {
-  NotAllowedError: "No passkey was used. It was cancelled, the time ran out, or this device has none for this account.",
-  InvalidStateError: "This device already has a passkey for your account.",
-  NotSupportedError: "This device cannot make a passkey of a supported kind. Try another device.",
-  ConstraintError: "This device cannot verify you. Set up its PIN, fingerprint or face first.",
-  SecurityError: "Passkeys do not work at this address of the portal. Open its usual address.",
+  NotAllowedError: t`No passkey was used. It was cancelled, the time ran out, or this device has none for this account.`,
+  InvalidStateError: t`This device already has a passkey for your account.`,
+  NotSupportedError: t`This device cannot make a passkey of a supported kind. Try another device.`,
+  ConstraintError: t`This device cannot verify you. Set up its PIN, fingerprint or face first.`,
+  SecurityError: t`Passkeys do not work at this address of the portal. Open its usual address.`,
 };
 
 /** The reason why this page cannot use passkeys; empty if it can. */
 export function whyNot() {
   if (IS_ADDRESS) {
-    const name = location.protocol === "http:" ? ", such as localhost" : "";
-    return `Passkeys need a host name, and ${location.hostname} is an IP address. Open the portal by its name${name}.`;
+    const name = location.protocol === "http:" ? t`, such as localhost` : "";
+    return t`Passkeys need a host name, and ${location.hostname} is an IP address. Open the portal by its name${name}.`;
   }
-  return window.PublicKeyCredential ? "" : "This browser does not support passkeys. Use a current browser, over HTTPS.";
+  return window.PublicKeyCredential ? "" : t`This browser does not support passkeys. Use a current browser, over HTTPS.`;
 }
 
 const text = (buffer) => (buffer ? toBase64(new Uint8Array(buffer)) : undefined);
@@ -35,7 +36,7 @@ async function ask(work) {
     return await work();
   } catch (error) {
     if (!(error instanceof DOMException)) throw error;
-    throw new ApiError(0, { message: PROBLEMS[error.name] ?? "The passkey could not be used. Try again." });
+    throw new ApiError(0, { message: PROBLEMS[error.name] ?? t`The passkey could not be used. Try again.` });
   }
 }
 

@@ -2,6 +2,7 @@
 import "./dialogs.js";
 import "./forms.js";
 import { send } from "./http.js";
+import { t } from "./languages.js";
 import { rememberSession } from "./sessions.js";
 import { showLeftToast, toast } from "./toasts.js";
 
@@ -25,7 +26,7 @@ document.addEventListener("click", async (event) => {
 async function enableForms() {
   const modules = [...document.querySelectorAll("script[type=module]")].map((script) => import(script.src));
   if ((await Promise.allSettled(modules)).some((result) => result.status === "rejected")) {
-    toast("A part of this page could not be loaded. Reload the page to make changes.");
+    toast(t`A part of this page could not be loaded. Reload the page to make changes.`);
     return;
   }
   for (const button of document.querySelectorAll("[data-waits-for-modules]")) button.disabled = false;
@@ -39,11 +40,11 @@ async function copy(button) {
   const text = button.parentElement.querySelector("code").textContent;
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 2000);
+    button.textContent = t`Copied`;
+    setTimeout(() => (button.textContent = t`Copy`), 2000);
   } catch {
     getSelection().selectAllChildren(button.parentElement.querySelector("code"));
-    toast("Press Ctrl+C to copy the selected text.");
+    toast(t`Press Ctrl+C to copy the selected text.`);
   }
 }
 

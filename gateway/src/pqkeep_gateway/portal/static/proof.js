@@ -2,7 +2,10 @@
 import { fromBase64, toBase64 } from "./bytes.js";
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
+import { t } from "./languages.js";
 import { many } from "./spans.js";
+
+const SIDES = { left: t`left`, right: t`right` };
 
 const section = document.querySelector("[data-proof]");
 const problem = section.querySelector(".form-error");
@@ -58,7 +61,7 @@ function say(text, kind) {
 async function check() {
   problem.textContent = "";
   if (!crypto.subtle) {
-    problem.textContent = "Browsers compute hashes only on https pages. Use pqkeep audit verify instead.";
+    problem.textContent = t`Browsers compute hashes only on https pages. Use pqkeep audit verify instead.`;
     return;
   }
   const { log, shard } = section.dataset;
@@ -73,13 +76,13 @@ async function check() {
     proof.size === proof.checkpoint.size &&
     proof.leaf_index === proof.record.id - 1 &&
     isShown(proof.record);
-  say(holds ? "verified: it is in the log" : "not in the log as shown here", holds ? "ok" : "danger");
+  say(holds ? t`verified: it is in the log` : t`not in the log as shown here`, holds ? "ok" : "danger");
   section.querySelector("[data-checkpoint]").textContent =
-    `${many(proof.checkpoint.size, "record")} at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
+    t`${many(proof.checkpoint.size, "record")} at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
   section.querySelector("[data-root-hash]").textContent = proof.checkpoint.root;
-  section.querySelector("[data-computed]").textContent = proven ? toBase64(proven.root) : "the path does not fit the tree";
-  const lines = [`the record: ${toBase64(leaf)}`, ...(proven?.steps ?? []).map(
-    (step) => `with its ${step.side} neighbour ${toBase64(step.neighbour)}: ${toBase64(step.root)}`,
+  section.querySelector("[data-computed]").textContent = proven ? toBase64(proven.root) : t`the path does not fit the tree`;
+  const lines = [t`the record: ${toBase64(leaf)}`, ...(proven?.steps ?? []).map(
+    (step) => t`with its ${SIDES[step.side]} neighbour ${toBase64(step.neighbour)}: ${toBase64(step.root)}`,
   )];
   section.querySelector("[data-path]").replaceChildren(
     ...lines.map((line) => Object.assign(document.createElement("li"), { textContent: line })),
@@ -93,7 +96,7 @@ async function begin() {
     await check();
   } catch (error) {
     if (error instanceof Cancelled) return;
-    problem.textContent = error.status === 404 ? "No checkpoint covers this record yet. Check again in a second." : error.message;
+    problem.textContent = error.status === 404 ? t`No checkpoint covers this record yet. Check again in a second.` : error.message;
   }
 }
 

@@ -1,6 +1,8 @@
 // The search: Ctrl+K, ⌘K or / open it. It shows pages and actions at once, and what the API finds a moment later.
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
+import { t } from "./languages.js";
+import { many } from "./spans.js";
 
 const WAIT = 150; // milliseconds after the last key
 const MOST_PLACES = 20;
@@ -43,8 +45,8 @@ function update() {
   clearTimeout(timer);
   newest += 1;
   show(placesFor(text), []);
-  if (!text) return say("Arrow keys choose, Enter opens.");
-  say("Searching…");
+  if (!text) return say(t`Arrow keys choose, Enter opens.`);
+  say(t`Searching…`);
   timer = setTimeout(find, WAIT, text, newest);
 }
 
@@ -54,15 +56,15 @@ async function find(text, number) {
     if (number !== newest) return;
     show(placesFor(text), results.map(found));
     const missing = unavailable.map((kind) => words[kind] ?? kind).join(", ");
-    say(missing ? `Not searched, because a part is unavailable: ${missing}.` : count());
+    say(missing ? t`Not searched, because a part is unavailable: ${missing}.` : count());
   } catch (error) {
     if (number === newest && !(error instanceof Cancelled)) say(error.message);
   }
 }
 
 function count() {
-  if (!options.length) return "Nothing found. Type a part of a name, a whole request id, or a record’s number.";
-  return options.length === 1 ? "1 result" : `${options.length} results`;
+  if (!options.length) return t`Nothing found. Type a part of a name, a whole request id, or a record’s number.`;
+  return many(options.length, "result");
 }
 
 function found({ kind, id, name, detail }) {

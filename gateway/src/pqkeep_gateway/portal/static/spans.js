@@ -1,5 +1,7 @@
+import { language, word } from "./languages.js";
+
 /** A number with its noun: "1 byte". */
-export const many = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
+export const many = (count, name) => `${count.toLocaleString(language)} ${word(count === 1 ? name : `${name}s`)}`;
 
 /** A duration, in the same form as span() in rendering.py: "1 h 5 min". */
 export function span(seconds) {

@@ -1,6 +1,7 @@
 // Try it: sends texts and files as requests, and shows the results or saves them as files.
 import { download, fromBase64, textOf, toBase64 } from "./bytes.js";
 import { bodyOf, showProblem } from "./fields.js";
+import { language, t } from "./languages.js";
 import { many } from "./spans.js";
 
 const OUTPUT = { encrypt: "ciphertext", decrypt: "plaintext", sign: "signature", compute_mac: "mac" };
@@ -19,7 +20,7 @@ function contentOf(field) {
   const bytes = file ?? new TextEncoder().encode(isBase64 ? "" : text);
   const base64 = isBase64 ? text.replace(/\s/g, "") : toBase64(bytes.subarray(0, most));
   if (bytes.length > most || base64.length > (most * 4) / 3 + 4) {
-    throw new RangeError(`This text is larger than ${most / 1024} KiB.`);
+    throw new RangeError(t`This text is larger than ${most / 1024} KiB.`);
   }
   return base64;
 }
@@ -43,7 +44,7 @@ for (const field of document.querySelectorAll("[data-content]")) {
     const problem = field.querySelector("[data-problem]");
     problem.hidden = file.size <= Number(field.dataset.most);
     if (!problem.hidden) {
-      problem.textContent = `This file is larger than ${Number(field.dataset.most) / 1024} KiB.`;
+      problem.textContent = t`This file is larger than ${Number(field.dataset.most) / 1024} KiB.`;
       input.value = "";
       return;
     }
@@ -99,7 +100,7 @@ function showRequest(form) {
 
 function shortened(text, most) {
   if (text.length <= most) return text;
-  return `${text.slice(0, 20)}… ${text.length.toLocaleString("en")} characters …${text.slice(-8)}`;
+  return t`${text.slice(0, 20)}… ${text.length.toLocaleString(language)} characters …${text.slice(-8)}`;
 }
 
 document.addEventListener("responded", (event) => {
@@ -120,8 +121,8 @@ document.addEventListener("responded", (event) => {
   output.hidden = text === null || text.length > MOST_SHOWN;
   output.querySelector("code").textContent = output.hidden ? "" : text;
   result.querySelector("[data-about]").textContent =
-    `${many(bytes.length, "byte")}, by version ${event.detail.key_version} of ${event.detail.algorithm}` +
-    (text === null ? ". They are not text. Download them." : output.hidden ? ". Too large to show. Download them." : "");
+    t`${many(bytes.length, "byte")}, by version ${event.detail.key_version} of ${event.detail.algorithm}` +
+    (text === null ? t`. They are not text. Download them.` : output.hidden ? t`. Too large to show. Download them.` : "");
   result.querySelector("[data-shown]").hidden = false;
 });
 
@@ -146,13 +147,13 @@ function goOn(first, output) {
     const name = field.dataset.content;
     const source = first.querySelector(`[data-content="${name}"]`);
     field.querySelector("[data-no-file]").click();
-    if (!source) put(field, output.bytes, output.base64, `the output, ${many(output.bytes.length, "byte")}`);
+    if (!source) put(field, output.bytes, output.base64, t`the output, ${many(output.bytes.length, "byte")}`);
     else if (files.has(source)) put(field, files.get(source), null, source.querySelector("[data-chosen]").textContent);
     else field.querySelector("textarea").value = source.querySelector("textarea").value;
   }
   const key = `${output.algorithm}:${output.key_version}`;
   const select = second.elements.namedItem("key");
-  if (![...select.options].some((option) => option.value === key)) select.add(new Option(key.replace(":", " · version "), key));
+  if (![...select.options].some((option) => option.value === key)) select.add(new Option(key.replace(":", ` · ${t`version`} `), key));
   select.value = key;
   second.querySelector("button:not([type=button])").focus();
 }
