@@ -161,6 +161,7 @@ def _addresses(people: dict[str, Caller]) -> Iterator[tuple[Caller, str]]:
         whose = "" if page.is_public else "operator" if page.is_operators else "owner"
         id_ = owner.tenant_id if page.is_operators else str(record)
         values = {"algorithm": "Kyber768", "version": "1", "id": id_, "webhook": webhook}
+        values["name"] = "default"
         path = re.sub(r"{(\w+)}", lambda name: values[name[1]], page.path)  # noqa: B023
         if page.path != "/components":
             yield people[whose], ROOT + path
