@@ -77,6 +77,7 @@ TABLES: tuple[tuple[str, Iterable[str]], ...] = (
     ("entitlements.py", tuple(tier.value.replace("_", " ") for tier in Tier)),
     ("search.py", tuple(kind.value for kind in FoundKind)),
     ("charts.py", charts.MONTHS),
+    ("views/audit.py", ("address", "key")),
     ("inventory.py", NOT_SEEN),
     ("rules.py", tuple(text for text, _ in PROFILES.values())),
     ("audit_data.py", tuple(name.replace("_", " ") for name in RecordData.__struct_fields__)),
