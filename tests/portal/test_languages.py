@@ -33,7 +33,7 @@ HIDDEN = {"script", "style", "code", "pre", "template", "kbd"}
 WORD = re.compile(r"[a-z]{3,}")
 SAME = re.compile(
     r"""[\w.+-]*@|^[\w.-]+:[\w<>.-]|^-?[\w./*:-]*[-_/.*:][\w./*:-]*$|^ERR_|^:?\s?https?://
-    |^[\w-]{4}$|^Members\ have\ no\ second\ factor$|^tenant\s[0-9a-f]|^default[/:]|^[0-9a-f]{16,}$|^192\.|^cnsa-|\d\s·\spqkeep$
+    |^[\w-]{4}$|^tenant\s[0-9a-f]|^default[/:]|^[0-9a-f]{16,}$|^192\.|^cnsa-|\d\s·\spqkeep$
     |^(API|CycloneDX|JSON|JWK|NIST|SHA|Kyber|Dilithium|ML-|SLH-|X-Wing|XAES|HMAC|Composite)
     |^(English|Deutsch|Export|pqkeep|Python|curl|demo|languages|success|operator|refused|Cards\ to\ ML-KEM-1024)$
     |^(Free|Starter|Growth|Professional|Enterprise|Enterprise\ Plus)$""",
