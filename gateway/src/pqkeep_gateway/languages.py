@@ -105,13 +105,21 @@ def translated(text: str) -> str | None:
 
 def _by_pattern(language: str, text: str) -> str | None:
     """Return a text with values, or an error that begins with its field's name."""
+    field, _, clause = text.partition(" ")
+    if (found := _matched(language, text, is_vague=False)) is not None:
+        return found
+    if clause and _FIELD(field) and (found := translated(clause)) is not None:
+        return f"{field} {found}"
+    return _matched(language, text, is_vague=True)
+
+
+def _matched(language: str, text: str, *, is_vague: bool) -> str | None:
+    """Return the translation of the first message that has a text's fixed parts."""
     for pattern in _patterns(language):
-        if (values := pattern.values_in(text)) is not None:
+        if pattern.is_vague is is_vague and (values := pattern.values_in(text)) is not None:
             shown = {name: _value(name, value) for name, value in values.items()}
             return filled(pattern.translation, shown)
-    field, _, clause = text.partition(" ")
-    found = translated(clause) if clause and _FIELD(field) else None
-    return None if found is None else f"{field} {found}"
+    return None
 
 
 def _value(name: str, text: str) -> str:
@@ -152,11 +160,15 @@ class _Pattern(NamedTuple):
     names: tuple[str, ...]
     translation: str
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether it has few characters besides its values."""
+        return sum(map(len, self.literals)) < _FEW
+
     def values_in(self, text: str) -> Mapping[str, str] | None:
         """Return the values of a text with this pattern, or None if it has another."""
         first, *middle, last = self.literals
-        is_vague = sum(map(len, self.literals)) < _FEW
-        if is_vague and len(text) > _MAX_VAGUE:
+        if self.is_vague and len(text) > _MAX_VAGUE:
             return None
         if not (text.startswith(first) and text.endswith(last)):
             return None
