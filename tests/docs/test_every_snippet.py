@@ -57,6 +57,8 @@ RUN: Mapping[str, str] = {
     "docs/installation.md sh": "test_every_snippet.py::test_installation_in_order",
     "docs/installation.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
     "docs/installation.md yaml": "test_every_snippet.py::test_yaml_is_what_its_reader_takes",
+    "docs/kubernetes-encryption.md sh": "test_every_snippet.py::test_kubernetes_encryption_in_order",
+    "docs/kubernetes-encryption.md yaml": "../kubernetes/test_kube_apiserver.py::configuration",
     "docs/local-encryption.md python": "test_documents_in_order.py::test_everything_in_order",
     "docs/local-format.md python": "../../sdk/tests/local/test_documentation.py::",
     "docs/migrate.md python": "test_documents_in_order.py::test_everything_in_order",
@@ -81,11 +83,14 @@ RUN: Mapping[str, str] = {
     "docs/transit.md sh": "test_every_snippet.py::test_moving_from_transit_in_order",
     "docs/try.md python": "test_documents_in_order.py::test_everything_in_order",
     "docs/try.md sh": "test_documents_in_order.py::test_everything_in_order",
+    "docs/workloads.md http": "test_every_snippet.py::test_issuer_and_role_of_the_page",
 }
 """A page and a language, and the test that runs these snippets."""
 
 NOT_HERE: Mapping[str, str] = {
     "docs/operations.md sql": "a superuser of a server: tests/backup has the same role",
+    "docs/workloads.md bash": "needs a platform: tests/contract/test_workloads.py sets the variables",
+    "docs/workloads.md yaml": "needs a kubelet",
 }
 """Snippets without a test, with the reason."""
 
@@ -199,6 +204,34 @@ def test_cms_in_order(installation: Installation, shell: Shell, tmp_path: Path) 
     (page,) = commands("cms.md")
     shell(page, installation.environment(installation.new_tenant().api_key))
     assert (tmp_path / "copy.pdf").read_bytes() == b"a report"
+
+
+def test_kubernetes_encryption_in_order(installation: Installation, shell: Shell) -> None:
+    """The plugin's keyring is made with its label, and its key is rotated."""
+    tenant = installation.new_tenant()
+    for text in commands("kubernetes-encryption.md"):
+        shell(text, installation.environment(tenant.api_key))
+    assert "protected" in tenant.get("/kms/keyrings/kubernetes")["labels"]
+
+
+def test_issuer_and_role_of_the_page(installation: Installation) -> None:
+    """The operator puts the page's issuer and role; the exchange has the described fields."""
+    operator, tenant = installation.operator(), installation.new_tenant()
+    tenant.post("/kms/keyrings", {"name": "releases"}, status=201)
+    requests = [
+        (method, path.format(tenant_id=tenant.tenant_id), json.loads(body))
+        for language, text in snippets(ROOT / "docs" / "workloads.md")
+        if language == "http"
+        for method, path, body in re.findall(
+            r"^([A-Z]+) /api/v1(\S+)\n(\{.*?\}\n)(?=\n|\Z)", text, re.DOTALL | re.MULTILINE
+        )
+    ]
+    *changes, (method, path, body) = requests
+    assert len(changes) == 2
+    for change in changes:
+        assert operator.ask(*change).is_success
+    response = operator.ask(method, path, {**body, "role": f"{tenant.tenant_id}/deploy"})
+    assert "subject_token" in response.text or response.status_code == 401, response.text
 
 
 @pytest.mark.campaign
