@@ -88,7 +88,7 @@ def test_every_setting() -> None:
         assert f"`{name}`" in DOCUMENT
     sources = "".join(path.read_text() for path in (ROOT / "sdk" / "src" / "pqkeep").glob("*.py"))
     variables = set(re.findall(r'"(PQKEEP_\w+)"', sources))
-    assert len(variables) == 5
+    assert len(variables) == 7
     assert all(f"`{variable}`" in DOCUMENT for variable in variables)
 
 
