@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from functools import cache
 
@@ -19,6 +20,8 @@ from xdist.remote import Producer
 
 vars(transports)["create_ssl_context"] = cache(create_ssl_context)
 """A TLS context reads all of the system's authorities: forty milliseconds for each client."""
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+"""Its handlers can hang in a process that a test forks after it has used gRPC."""
 gc.disable()  # until the tests are collected: imports create no garbage
 keep_files_in_memory()
 pytest.register_assert_rewrite("tests.fixtures")

@@ -85,14 +85,15 @@ def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, .
 
 
 def _serve(pipe: Path, contents: Iterable[bytes]) -> None:
-    """Give each reader of a pipe different content."""
-    for content in contents:
-        with pipe.open("wb") as file:
-            file.write(content)
-        with suppress(OSError):  # there is no reader any more
-            while True:
-                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-                time.sleep(0.001)
+    """Give each reader of a pipe different content, until the pipe is removed."""
+    with suppress(FileNotFoundError):
+        for content in contents:
+            with pipe.open("wb") as file:
+                file.write(content)
+            with suppress(OSError):  # there is no reader any more
+                while True:
+                    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                    time.sleep(0.001)
 
 
 def test_a_signature_is_read_once(command: Command, tenant: Client) -> None:
