@@ -364,7 +364,7 @@ async def test_a_changed_column_is_refused_with_its_message(
             found = rows(connection, table)
         assert found, f"{table.name} has no row"
         for row in found[:: step(len(found))]:
-            for value in changed(column, row[column.name]):
+            for value in list(changed(column, row[column.name]))[:: step(3)]:
                 said = await _with(probe, engine, column, row, value)
                 if name in NOT_AUTHENTICATED:
                     expected = said is None
