@@ -217,7 +217,7 @@ def own_fake(tmp_path: Path) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
         yield client, fake
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lying(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
