@@ -51,7 +51,7 @@ class InvalidKeySetError(Exception):
 
 
 class RefusedTokenError(Exception):
-    """A token whose signature is valid does not fit its role. The message names the claim."""
+    """A token has a valid signature and does not fit its role. The message names the claim."""
 
 
 _Seconds = Annotated[float, Meta(ge=0, le=253_402_300_799)]
@@ -287,7 +287,7 @@ def _sized(text: str, size: int) -> bytes:
 
 
 def _value_at(claims: Mapping[str, object], name: str) -> object:
-    """Return the value of a claim, or at a JSON Pointer; None if there is none."""
+    """Return a claim's value, or the value at a JSON Pointer; None if it is missing."""
     if not name.startswith("/"):
         return claims.get(name)
     value: object = claims

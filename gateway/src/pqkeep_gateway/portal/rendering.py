@@ -104,7 +104,7 @@ class Templates:
 
 
 def _spoken(function: Callable[..., str]) -> Callable[..., str]:
-    """Return a filter whose result depends on the language, so that none is computed early."""
+    """Return a filter that runs at each rendering, because its result depends on the language."""
 
     @pass_context
     def filter_(_: Context, *values: Any) -> str:

@@ -131,7 +131,7 @@ async def _save_new(
 def _update(table: sa.Table) -> sa.Update:
     """Return the update of a credential's row.
 
-    ``of`` names the credential, whose table is looked up.
+    The statement's parameter ``of`` identifies the credential in the table.
     """
     at = sa.bindparam("at", type_=sa.BigInteger)
     stored = table.c.last_used_at_us
