@@ -103,13 +103,15 @@ class NoticeChecks:
         began = perf_counter()
         try:
             checked = await self.check_due()
-        finally:
-            spent = perf_counter() - began
-            await asyncio.sleep(IDLE_PART * spent)
+        except Exception:  # not a cancellation: it must not wait
+            await asyncio.sleep(IDLE_PART * (perf_counter() - began))
+            raise
+        await asyncio.sleep(IDLE_PART * (perf_counter() - began))
         if not checked:
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
 
     async def check_due(self) -> int:
         """Check tenants with an event, and the longest due ones; return how many.
@@ -143,13 +145,11 @@ class NoticeChecks:
         return len(claimed)
 
     async def settle(self, tenant: TenantId) -> None:
-        """Check a tenant now if an event was noted, so that a list shows its consequence.
-
-        Check a tenant now if an event is waiting, so that a list shows its effect.
-        """
+        """Check a tenant now if an event is waiting, so that a list shows its effect."""
         if tenant in self._begun:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._begun[tenant].wait(), SETTLE_SECONDS)
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._begun[tenant].wait()
         if tenant not in self._noted or tenant in self._begun:
             return
         self._begun[tenant] = asyncio.Event()
