@@ -214,7 +214,8 @@ class _Server:
                     connection.leave()
             self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), 0.1 if self._is_leaving else 1)
+                async with asyncio.timeout(0.1 if self._is_leaving else 1):
+                    await self._wake.wait()
 
     async def _drain(self) -> None:
         """Return when all responses are sent, or after DRAIN_SECONDS."""

@@ -112,7 +112,8 @@ async def is_told_ready(pipe: int) -> bool:
     readable = asyncio.Event()
     loop.add_reader(pipe, readable.set)
     try:
-        await asyncio.wait_for(readable.wait(), RENEWAL_SECONDS)
+        async with asyncio.timeout(RENEWAL_SECONDS):
+            await readable.wait()
         return bool(os.read(pipe, 1))
     except TimeoutError:
         return False
@@ -133,7 +134,8 @@ async def end(process: Process, name: str) -> None:
         return
     send_signal(process, signal.SIGTERM)
     try:
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
     except TimeoutError:
         _LOG.error("a process did not stop in time and is killed", program=name)
         process.kill()

@@ -217,7 +217,8 @@ class Supervisor:
     async def _end_after_leaving(self, process: Process, program: Program) -> None:
         """Wait for a process to drain, and end it after LEAVE_SECONDS."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await process.wait()
         await self._end_other(process, program)
 
     async def _end_other(self, process: Process, program: Program) -> None:
