@@ -6,7 +6,7 @@ Times are aware, in UTC. Identifiers are UUIDs as text.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 from pqkeep.errors import MalformedResponseError
 
@@ -673,6 +673,35 @@ class Checkpoint:
     signature: bytes = field(repr=False)
     cosignatures: tuple[Cosignature, ...] = ()
     """Those of witnesses."""
+
+
+class RecordFilters(TypedDict, total=False):
+    """The filters of audit records. A record must match all that are given."""
+
+    since: datetime | None
+    """A time with an offset from UTC."""
+    until: datetime | None
+    """The exclusive end: a time with an offset from UTC."""
+    operation: str | None
+    """Several operations have commas between them."""
+    keyring: str | None
+    algorithm: str | None
+    key_version: int | None
+    outcome: str | None
+    """``refused`` selects every refusal."""
+    principal: str | None
+    """A principal of records, a member's e-mail address, or the name of an API key or operator."""
+    source_address: str | None
+    """An address, or a network."""
+    request_id: str | None
+    rule: str | None
+    campaign: str | None
+    tenant: str | None
+    """An id or a name. Operator only."""
+    page_views: bool
+    """False leaves out the portal's successful reads of lists of keys and keyrings."""
+    log: str | None
+    shard: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -391,8 +391,8 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ErrorKind.KEYRING_PROTECTED: (
         Code.POLICY_001,
         (
-            "denied by policy keyring-protection: the keyring has the label protected, whose value "
-            "is the reason; remove the label first"
+            "denied by policy keyring-protection: the keyring has the label protected; its value is "
+            "the reason; remove the label first"
         ),
         None,
     ),

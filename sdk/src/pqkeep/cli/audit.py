@@ -39,6 +39,7 @@ from pqkeep.cli.options import (
     To,
 )
 from pqkeep.errors import MalformedResponseError, how_to_install
+from pqkeep.models import RecordFilters
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 if TYPE_CHECKING:
@@ -217,49 +218,33 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     shard: Shard = None,
 ) -> None:
     """List audit records, the newest first. JSON output has one record per line."""
+    filters = RecordFilters(
+        since=since,
+        until=until,
+        operation=operation,
+        keyring=keyring,
+        algorithm=algorithm,
+        key_version=key_version,
+        outcome=outcome,
+        principal=principal,
+        source_address=source_address,
+        request_id=request_id,
+        rule=rule,
+        campaign=campaign,
+        tenant=tenant,
+        page_views=page_views,
+        log=log,
+        shard=shard,
+    )
     with invocation.connect() as client:
         if group_by is not None:
-            counts = client.audit.counts(
-                by=group_by.value,
-                since=since,
-                until=until,
-                operation=operation,
-                keyring=keyring,
-                algorithm=algorithm,
-                key_version=key_version,
-                outcome=outcome,
-                principal=principal,
-                source_address=source_address,
-                request_id=request_id,
-                rule=rule,
-                campaign=campaign,
-                tenant=tenant,
-                page_views=page_views,
-                limit=limit or None,
-                log=log,
-                shard=shard,
-            )
+            counts = client.audit.counts(by=group_by.value, limit=limit or None, **filters)
             show_rows(invocation, "counts", counts.counts, COUNTS)
             return
         found = client.audit.records(
             order="asc" if oldest_first else "desc",
-            since=since,
-            until=until,
-            operation=operation,
-            keyring=keyring,
-            algorithm=algorithm,
-            key_version=key_version,
-            outcome=outcome,
-            principal=principal,
-            source_address=source_address,
-            request_id=request_id,
-            rule=rule,
-            campaign=campaign,
-            tenant=tenant,
-            page_views=page_views,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
-            log=log,
-            shard=shard,
+            **filters,
         )
         chosen = islice(found, limit or None)
         if not invocation.is_json:

@@ -2,9 +2,8 @@
 
 import os
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, Unpack
 
 from pqkeep._call import API, Call, Page, Pages, Place, change, get
 from pqkeep._data import Data
@@ -19,6 +18,7 @@ from pqkeep.models import (
     InclusionProof,
     RecordCount,
     RecordCounts,
+    RecordFilters,
     Witness,
 )
 
@@ -38,119 +38,48 @@ class Audit(Generic[T_co]):
     _transport: T_co
 
     @Listing
-    def records(  # noqa: PLR0913 - as many filters as the log has
+    def records(
         self,
         *,
         after: int | None = None,
         before: int | None = None,
         order: Literal["asc", "desc"] = "asc",
-        since: datetime | None = None,
-        until: datetime | None = None,
-        operation: str | None = None,
-        keyring: str | None = None,
-        algorithm: str | None = None,
-        key_version: int | None = None,
-        outcome: str | None = None,
-        principal: str | None = None,
-        source_address: str | None = None,
-        request_id: str | None = None,
-        rule: str | None = None,
-        campaign: str | None = None,
-        tenant: str | None = None,
-        page_views: bool = True,
         page_size: int | None = None,
-        log: str | None = None,
-        shard: str | None = None,
+        **filters: Unpack[RecordFilters],
     ) -> Pages[AuditRecord]:
         """Yield records, by id or the newest first. Pages are requested as needed.
 
-        ``after`` and ``before`` are ids. ``since`` and ``until`` (exclusive) are times with an
-        offset from UTC. ``outcome="refused"`` selects every refusal. ``principal`` is a principal
-        of records, a member's e-mail address, an API key's name, or an operator's name.
-        ``operation`` can have several names with commas between them, and ``source_address`` can be
-        a network. ``tenant``, an id or a name, is only for the operator. ``page_views=False`` leaves out the portal's
-        successful reads of lists of keys and keyrings.
+        ``after`` and ``before`` are ids.
         """
         place = "after" if order == "asc" else "before"
-        filters: dict[str, str | int | None] = {
+        query: dict[str, str | int | None] = {
             "after": after,
             "before": before,
             "order": order,
-            "from": None if since is None else since.isoformat(),
-            "to": None if until is None else until.isoformat(),
-            "operation": operation,
-            "keyring": keyring,
-            "algorithm": algorithm,
-            "key_version": key_version,
-            "outcome": outcome,
-            "principal": principal,
-            "source_address": source_address,
-            "request_id": request_id,
-            "rule": rule,
-            "campaign": campaign,
-            "tenant": tenant,
-            "page_views": None if page_views else "false",
             "limit": page_size,
-            "log": log,
-            "shard": shard,
         }
+        query |= _query(filters)
 
         def page(at: Place | None) -> Call[Page[AuditRecord]]:
-            query = filters if at is None else filters | {place: at}
-            return get("/audit/records", _page, query)
+            return get("/audit/records", _page, query if at is None else query | {place: at})
 
         return page
 
     @Operation
-    def counts(  # noqa: PLR0913 - as many filters as the log has
+    def counts(
         self,
         *,
         by: Literal["principal", "key", "address", "outcome", "operation", "hour", "day"],
         before: int | str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        operation: str | None = None,
-        keyring: str | None = None,
-        algorithm: str | None = None,
-        key_version: int | None = None,
-        outcome: str | None = None,
-        principal: str | None = None,
-        source_address: str | None = None,
-        request_id: str | None = None,
-        rule: str | None = None,
-        campaign: str | None = None,
-        tenant: str | None = None,
-        page_views: bool = True,
         limit: int | None = None,
-        log: str | None = None,
-        shard: str | None = None,
+        **filters: Unpack[RecordFilters],
     ) -> Call[RecordCounts]:
         """Count records by a value, from the newest on, with the filters of ``records``.
 
         A request reads at most 10,000 records; the result's ``next`` is the next one's ``before``.
         """
-        filters: dict[str, str | int | None] = {
-            "by": by,
-            "before": before,
-            "from": None if since is None else since.isoformat(),
-            "to": None if until is None else until.isoformat(),
-            "operation": operation,
-            "keyring": keyring,
-            "algorithm": algorithm,
-            "key_version": key_version,
-            "outcome": outcome,
-            "principal": principal,
-            "source_address": source_address,
-            "request_id": request_id,
-            "rule": rule,
-            "campaign": campaign,
-            "tenant": tenant,
-            "page_views": None if page_views else "false",
-            "limit": limit,
-            "log": log,
-            "shard": shard,
-        }
-        return get("/audit/counts", _counts, filters)
+        query = {"by": by, "before": before, "limit": limit}
+        return get("/audit/counts", _counts, query | _query(filters))
 
     @Operation
     def proof(
@@ -242,27 +171,12 @@ class Audit(Generic[T_co]):
         return get("/audit/witnesses", _witnesses, {"log": log, "shard": shard})
 
     @Operation
-    def export(  # noqa: PLR0913 - as many filters as the log has
+    def export(
         self,
         path: str | os.PathLike[str],
         *,
         after: int | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        operation: str | None = None,
-        keyring: str | None = None,
-        algorithm: str | None = None,
-        key_version: int | None = None,
-        outcome: str | None = None,
-        principal: str | None = None,
-        source_address: str | None = None,
-        request_id: str | None = None,
-        rule: str | None = None,
-        campaign: str | None = None,
-        tenant: str | None = None,
-        page_views: bool = True,
-        log: str | None = None,
-        shard: str | None = None,
+        **filters: Unpack[RecordFilters],
     ) -> Call[int]:
         """Save the records to a file for ``pqkeep audit verify``. Return the number of records.
 
@@ -278,28 +192,33 @@ class Audit(Generic[T_co]):
         return Call(
             method="GET",
             path=API + "/audit/export",
-            query={
-                "after": after,
-                "from": None if since is None else since.isoformat(),
-                "to": None if until is None else until.isoformat(),
-                "operation": operation,
-                "keyring": keyring,
-                "algorithm": algorithm,
-                "key_version": key_version,
-                "outcome": outcome,
-                "principal": principal,
-                "source_address": source_address,
-                "request_id": request_id,
-                "rule": rule,
-                "campaign": campaign,
-                "tenant": tenant,
-                "page_views": None if page_views else "false",
-                "log": log,
-                "shard": shard,
-            },
+            query={"after": after} | _query(filters),
             read=lambda end: end.integer("records"),
             destination=Path(path),
         )
+
+
+def _query(filters: RecordFilters) -> dict[str, str | int | None]:
+    """Return filters as parameters of a request."""
+    since, until = filters.get("since"), filters.get("until")
+    return {
+        "from": None if since is None else since.isoformat(),
+        "to": None if until is None else until.isoformat(),
+        "operation": filters.get("operation"),
+        "keyring": filters.get("keyring"),
+        "algorithm": filters.get("algorithm"),
+        "key_version": filters.get("key_version"),
+        "outcome": filters.get("outcome"),
+        "principal": filters.get("principal"),
+        "source_address": filters.get("source_address"),
+        "request_id": filters.get("request_id"),
+        "rule": filters.get("rule"),
+        "campaign": filters.get("campaign"),
+        "tenant": filters.get("tenant"),
+        "page_views": None if filters.get("page_views", True) else "false",
+        "log": filters.get("log"),
+        "shard": filters.get("shard"),
+    }
 
 
 def _counts(data: Data) -> RecordCounts:
