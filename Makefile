@@ -12,7 +12,7 @@ VENV := .venv$(patsubst %,-%,$(filter-out python3,$(notdir $(PYTHON))))
 BIN := $(VENV)/bin
 DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
-LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice kubernetes)
+LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice kubernetes all)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
@@ -165,9 +165,9 @@ $(BIN)/pip:
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run: $(BIN)/pip requirements/run.txt $(METADATA)
+$(VENV)/run: $(BIN)/pip requirements/run.txt requirements/build.txt $(METADATA)
 	@echo "installing the dependencies into $(VENV), which takes a minute or two:"
-	@$(call INSTALL_TELLING,requirements/run.txt)
+	@$(call INSTALL_TELLING,requirements/run.txt -r requirements/build.txt)
 	@echo "installing pqkeep: $(DISTRIBUTIONS)"
 	@$(INSTALL) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
 	@echo "pqkeep is installed"

@@ -12,6 +12,9 @@ REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 CRYPTOGRAPHY = {"cryptography", "pqcrypto", "pynacl", "pyopenssl", "pycryptodome"}
 
 
+SHIPPED = ("run", "gateway", "keyservice", "kubernetes", "all")
+
+
 def _locked(name: str) -> dict[str, str]:
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
@@ -49,3 +52,19 @@ def test_the_plugin_s_requirements_are_its_extras() -> None:
     assert {name: all_of_them.get(name) for name in plugin.keys() - names} == {
         name: version for name, version in plugin.items() if name not in names
     }
+
+
+@pytest.mark.parametrize("shipped", SHIPPED)
+def test_no_build_tool_is_shipped(shipped: str) -> None:
+    """An installation needs no package that builds packages."""
+    tools = {"hatchling", "hatch", "editables", "setuptools", "wheel", "flit-core", "pathspec"}
+    assert not _locked(shipped).keys() & (tools | {"trove-classifiers", "pluggy", "pip", "uv"})
+
+
+def test_a_release_has_every_extra_in_the_tested_version() -> None:
+    """The lock of a release contains that of an installation, in the versions of the tests."""
+    released = _locked("all")
+    assert _locked("run").items() <= released.items()
+    assert _locked("kubernetes").items() <= released.items()
+    tested = _locked("dev")
+    assert {name: tested.get(name) for name in released} == released
