@@ -102,6 +102,28 @@ def test_the_group_after_a_retry(certificate: Certificate, tmp_path: Path) -> No
     assert session.group == "secp521r1"
 
 
+def test_a_replaced_certificate_needs_no_signal(tmp_path: Path) -> None:
+    """New connections get a replaced certificate after some seconds; a bad one changes nothing."""
+    old = new_certificate(tmp_path)
+    tls = TlsServer(old.path, old.key, require_post_quantum=False, look_seconds=0.001)
+
+    async def do() -> None:
+        running = asyncio.create_task(tls.run())
+        context = tls.session().context
+        old.path.write_text("no PEM")
+        await asyncio.sleep(0.02)
+        assert tls.session().context is context
+        new = new_certificate(tmp_path)
+        async with asyncio.timeout(10):
+            while tls.session().context is context:  # noqa: ASYNC110 - a reload has no event
+                await asyncio.sleep(0.001)
+        assert (await ask(server, new.client())).startswith(b"https")
+        running.cancel()
+
+    server = Server(tls)
+    serve(server, hello, do)
+
+
 @pytest.mark.threat("network-observer")
 def test_a_classical_client_is_refused_where_post_quantum_is_required(
     certificate: Certificate,

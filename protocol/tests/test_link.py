@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from contextlib import suppress
@@ -101,6 +102,24 @@ def test_a_reload_takes_new_files_over_and_nothing_else(
     assert tls.context is second
     assert tls.days_left == 199
     assert caplog.text.count("the link's certificate is not reloaded") == 1
+
+
+async def test_replaced_files_are_taken_over_without_a_signal(
+    link_ca: LinkCa, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A running end reloads replaced files by itself, each replacement once."""
+    identity = link_ca.identity(Role.KEY_SERVICE, name="own")
+    caplog.set_level("INFO")
+    tls = LinkTls(identity, look_seconds=0.001)
+    running = asyncio.create_task(tls.run())
+    for days in (200, 100):
+        link_ca.identity(Role.KEY_SERVICE, days=days, name="own")
+        async with asyncio.timeout(10):
+            while tls.days_left != days - 1:  # noqa: ASYNC110 - a reload has no event
+                await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    running.cancel()
+    assert caplog.text.count("the link's certificate is reloaded") == 2
 
 
 def test_key_exchange_without_a_post_quantum_group_is_refused_or_warned_of(

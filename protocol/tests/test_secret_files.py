@@ -14,6 +14,7 @@ import pytest
 
 from pqkeep_protocol.startup.secret_files import (
     MAX_SIZE,
+    ReplacedFiles,
     check_secret_file,
     password_file_of,
     read_secret_file,
@@ -277,3 +278,35 @@ def test_what_is_no_line_of_text(secret: Path, data: bytes) -> None:
     secret.chmod(0o600)
     secret.write_bytes(data)
     refusal(secret, read_secret_text)
+
+
+def test_replaced_files_are_noticed_when_they_are_complete(tmp_path: Path) -> None:
+    """A replacement counts once, at the second look at the same files, also without one of them."""
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    certificate.write_text("1")
+    key.write_text("1")
+    files = ReplacedFiles(certificate, key)
+    assert [files.settled() for _ in range(2)] == [False, False]
+    certificate.unlink()
+    certificate.write_text("22")
+    assert not files.settled()
+    key.write_text("22")
+    assert [files.settled() for _ in range(3)] == [False, True, False]
+    key.unlink()
+    assert [files.settled() for _ in range(3)] == [False, True, False]
+    key.write_text("22")
+    files.note()
+    assert [files.settled() for _ in range(2)] == [False, False]
+
+
+def test_a_secret_volume_s_link_is_noticed(tmp_path: Path) -> None:
+    """Kubernetes replaces the folder behind a symbolic link, and the path stays the same."""
+    for number in ("1", "2"):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "tls.crt").write_text("same length")
+    (tmp_path / "..data").symlink_to("1")
+    (tmp_path / "tls.crt").symlink_to("..data/tls.crt")
+    files = ReplacedFiles(tmp_path / "tls.crt")
+    (tmp_path / "new").symlink_to("2")
+    (tmp_path / "new").rename(tmp_path / "..data")
+    assert [files.settled() for _ in range(3)] == [False, True, False]

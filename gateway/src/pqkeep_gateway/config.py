@@ -300,7 +300,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     a request's source address, and their connections are not limited by address."""
     tls_certificate: Path | None = None
     """The certificate for clients, with its chain, in PEM. Without it the gateway serves plain
-    HTTP. SIGHUP reloads certificate and key."""
+    HTTP. Replaced files are read again within 20 seconds, or at once on SIGHUP."""
     tls_key: Path | None = None
     """The certificate's private key in PEM, not encrypted: a secret file."""
     require_post_quantum: bool = False

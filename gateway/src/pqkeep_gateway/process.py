@@ -302,6 +302,7 @@ async def serve(
         gateway.last_uses,
         gateway.management.collection,
         *(() if gateway.link is None else (gateway.link,)),
+        *(() if tls is None else (tls,)),
     )
     tasks.begin(watch_connections(http.connections, limits))
     managing = AsyncExitStack()

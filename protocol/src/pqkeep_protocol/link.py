@@ -8,6 +8,7 @@ needs no TLS: the kernel identifies the peer process.
 """
 
 import asyncio
+import math
 import socket
 import ssl
 import struct
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pqkeep_protocol.der import SEQUENCE, DerError, elements, only
 from pqkeep_protocol.startup.logs import logger
-from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.secret_files import LOOK_SECONDS, ReplacedFiles, check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.tls_groups import POST_QUANTUM, GroupContext
 
@@ -108,16 +109,24 @@ class Identity:
 class LinkTls:
     """One end's TLS. New connections use the files as they were last read."""
 
-    def __init__(self, identity: Identity, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        now: Callable[[], float] = time.time,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
         """Read the files. Raises ConfigError if the other end would reject them."""
         self._identity = identity
+        self._look_seconds = look_seconds
         self._now = now
+        self._files = ReplacedFiles(identity.certificate, identity.key, identity.ca)
         self.context, self.expires_at = _load(identity)
         self.peer_expires_at = 0.0
         """When the newest peer's certificate expires, in Unix seconds; 0 before the first peer."""
 
     def reload(self) -> None:
         """Read the files again, for new connections. If they are unusable, nothing changes."""
+        self._files.note()
         try:
             self.context, self.expires_at = _load(self._identity)
         except ConfigError as error:
@@ -142,10 +151,15 @@ class LinkTls:
             _LOG.warning("the link's certificate expires soon", days=self.days_left)
 
     async def run(self) -> None:
-        """Call ``warn`` once a day, until cancelled."""
+        """Reload replaced files, and call ``warn`` once a day, until cancelled."""
+        warned_at = -math.inf
         while True:
-            self.warn()
-            await asyncio.sleep(_DAY_SECONDS)
+            if self._now() - warned_at >= _DAY_SECONDS:
+                warned_at = self._now()
+                self.warn()
+            await asyncio.sleep(self._look_seconds)
+            if self._files.settled():
+                self.reload()
 
     def accepts(self, transport: asyncio.Transport) -> bool:
         """Return whether a verified peer certificate has the other end's role."""

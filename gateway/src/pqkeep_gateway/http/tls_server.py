@@ -4,6 +4,7 @@ A certificate is used only after a successful handshake in memory. That handshak
 group that this OpenSSL negotiates with an equal client.
 """
 
+import asyncio
 import ssl
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_protocol.startup.logs import logger
-from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.secret_files import LOOK_SECONDS, ReplacedFiles, check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.tls_groups import POST_QUANTUM
 
@@ -37,7 +38,14 @@ class _Loaded:
 class TlsServer:
     """Creates the TLS sessions of a listener's connections, and counts their handshakes."""
 
-    def __init__(self, certificate: Path, key: Path, *, require_post_quantum: bool) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        require_post_quantum: bool,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
         """Load PEM files: the certificate with its chain, and its key, a secret file.
 
         Raises ConfigError, also if post-quantum key exchange is required but not available.
@@ -45,6 +53,8 @@ class TlsServer:
         self._certificate = certificate
         self._key = key
         self._requires_post_quantum = require_post_quantum
+        self._look_seconds = look_seconds
+        self._files = ReplacedFiles(certificate, key)
         self.handshakes: Counter[str] = Counter()
         """Successful handshakes by group."""
         self.failures: Counter[str] = Counter()
@@ -70,6 +80,7 @@ class TlsServer:
 
     def reload(self) -> None:
         """Read the files again for new connections. If they are unusable, nothing changes."""
+        self._files.note()
         try:
             loaded = self._load()
             if loaded.expires <= time.time():
@@ -79,6 +90,13 @@ class TlsServer:
         else:
             self._loaded = loaded
             _LOG.info("the TLS certificate is read again", certificate=str(self._certificate))
+
+    async def run(self) -> None:
+        """Reload replaced files, until cancelled."""
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            if self._files.settled():
+                self.reload()
 
     def count_failure(self, error: TlsError) -> None:
         """Count a connection with failed TLS."""

@@ -24,6 +24,8 @@ from pqkeep_protocol.startup.settings import ConfigError, open_without_waiting
 
 MAX_SIZE = 64 * 1024
 """The largest secret file, in bytes."""
+LOOK_SECONDS = 10.0
+"""Seconds between two looks for replaced certificates."""
 _ACL = "system.posix_acl_access"
 _ACL_HEADER, _ACL_ENTRY = 4, struct.Struct("<HHI")
 """The ACL's header size; an entry's tag, permissions and id: <linux/posix_acl_xattr.h>."""
@@ -81,6 +83,42 @@ def password_file_of(path: Path, what: str, *, also_owned_by: int | None = None)
     os.fchmod(copy, stat.S_IRUSR)
     os.write(copy, data)
     return Path(f"/proc/self/fd/{copy}")
+
+
+class ReplacedFiles:
+    """Notices that some files were replaced, also where a symbolic link on the way changed."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self._known = self._last = self._look()
+
+    def note(self) -> None:
+        """Take the present files as known."""
+        self._known = self._last = self._look()
+
+    def settled(self) -> bool:
+        """Return True once after a replacement: at the second look that sees the same new files.
+
+        A certificate and its key are often replaced one after the other.
+        """
+        last, self._last = self._last, self._look()
+        is_new = self._last not in (self._known, last)
+        if is_new or self._last == self._known:
+            return False
+        self._known = self._last
+        return True
+
+    def _look(self) -> tuple[tuple[int, int, int, int] | None, ...]:
+        return tuple(map(_version, self._paths))
+
+
+def _version(path: Path) -> tuple[int, int, int, int] | None:
+    """Return values that differ after a replacement, or None without the file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextmanager
