@@ -147,6 +147,12 @@ class FaultProxy:
         except TimeoutError:
             return False
 
+    def handle(self, client: socket.socket, seen: Seen) -> None:
+        """Give a request its fault."""
+        self.seen.append(seen)
+        fault = self.faults.popleft() if self.faults else forwarded
+        fault(self, client, seen)
+
     def __enter__(self) -> Self:
         return self
 
@@ -179,9 +185,7 @@ class FaultProxy:
                 client.settimeout(WAIT_SECONDS)
                 seen = _read(client)
                 if seen is not None:
-                    self.seen.append(seen)
-                    fault = self.faults.popleft() if self.faults else forwarded
-                    fault(self, client, seen)
+                    self.handle(client, seen)
 
 
 def _read(client: socket.socket) -> Seen | None:

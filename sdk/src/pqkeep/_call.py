@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
+from urllib.parse import quote
 
 from pqkeep._data import Data, json_object
-from pqkeep.errors import MalformedResponseError
+from pqkeep.errors import InvalidRequestError, MalformedResponseError
 
 API = "/api/v1"
 
@@ -63,6 +64,19 @@ class Call(Generic[R_co]):
 
 _KEY_NAME = ("algorithm", "key_version", "keyring")
 """Fields of a request that the response may repeat."""
+
+
+def in_path(name: str) -> str:
+    """Return a name as a segment of a path. Raises InvalidRequestError.
+
+    The path of an empty name, of ``.`` or of ``..`` would be that of something else.
+    """
+    try:
+        if name not in {"", ".", ".."}:
+            return quote(name, safe="")
+    except UnicodeEncodeError:
+        pass
+    raise InvalidRequestError("a name is empty, . or .., or is not valid Unicode: use another name")
 
 
 def get(path: str, read: Callable[[Data], R], query: Query | None = None) -> Call[R]:

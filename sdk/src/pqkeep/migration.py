@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from pqkeep import inputs
+from pqkeep._call import in_path
 from pqkeep.audit import Report
 from pqkeep.audit._migration import (
     CAMPAIGNS,
@@ -140,7 +140,7 @@ def _pages(client: Client, since: datetime) -> Iterator[Json]:
 
 def _sources(client: Client) -> Iterator[Json]:
     for source in _data(client, "/inventory/external")["sources"]:
-        yield _data(client, f"/inventory/external/{quote(source['source'], safe='')}")
+        yield _data(client, f"/inventory/external/{in_path(source['source'])}")
 
 
 def _save_cbom(client: Client, folder: Path, signed_by: str | None) -> None:

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
-from pqkeep._call import Call, change, get
+from pqkeep._call import Call, change, get, in_path
 from pqkeep._data import Data
 from pqkeep._operation import Operation
 from pqkeep.models import ApiKey, ApiKeyRotation, NewApiKey, OwnApiKey, Scope
@@ -114,7 +113,7 @@ def _time(when: datetime) -> str:
 
 
 def _path(tenant_id: str) -> str:
-    return f"/tenants/{quote(tenant_id, safe='')}/api-keys"
+    return f"/tenants/{in_path(tenant_id)}/api-keys"
 
 
 def _api_keys(data: Data) -> tuple[ApiKey, ...]:

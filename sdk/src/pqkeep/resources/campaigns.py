@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
-from pqkeep._call import Call, change, get
+from pqkeep._call import Call, change, get, in_path
 from pqkeep._data import Data
 from pqkeep._operation import Operation
 from pqkeep.models import (
@@ -121,7 +120,7 @@ class Campaigns(Generic[T_co]):
 
 
 def _path(name: str) -> str:
-    return f"/campaigns/{quote(name, safe='')}"
+    return f"/campaigns/{in_path(name)}"
 
 
 def _campaign(data: Data) -> Campaign:

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Literal, TypeVar, cast
-from urllib.parse import quote
 
-from pqkeep._call import API, Call, Page, Pages, Place, Query, change, get
+from pqkeep._call import API, Call, Page, Pages, Place, Query, change, get, in_path
 from pqkeep._data import Data
 from pqkeep._operation import Listing, Operation
 from pqkeep.models import (
@@ -138,7 +137,7 @@ class Inventory(Generic[T_co]):
     @Operation
     def remove_external(self, source: str) -> Call[ExternalSource]:
         """Remove a source of keys elsewhere. Raises NotFoundError."""
-        path = f"/inventory/external/{quote(source, safe='')}"
+        path = f"/inventory/external/{in_path(source)}"
         return change(path, _source, method="DELETE")
 
     @Operation

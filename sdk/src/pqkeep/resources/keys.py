@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
-from pqkeep._call import API, Call, Page, Pages, change, get
+from pqkeep._call import API, Call, Page, Pages, change, get, in_path
 from pqkeep._data import Data, encoded
 from pqkeep._operation import Operation, WholeListing
 from pqkeep.compliance import Rules
@@ -402,7 +401,7 @@ class Keyrings(Generic[T_co]):
             deletion_allowed=deletion_allowed,
             retired_public_keys_allowed=retired_public_keys_allowed,
         )
-        return change(f"/kms/keyrings/{quote(name, safe='')}", _keyring, body, method="PATCH")
+        return change(f"/kms/keyrings/{in_path(name)}", _keyring, body, method="PATCH")
 
     @Operation
     def delete(self, name: str, *, delay_days: int | None = None) -> Call[Keyring]:
@@ -411,18 +410,18 @@ class Keyrings(Generic[T_co]):
         The API key needs a scope that names ``delete-keyring``, and the keyring
         ``deletion_allowed``. Raises NotFoundError.
         """
-        path, query = f"/kms/keyrings/{quote(name, safe='')}", {"delay_days": delay_days}
+        path, query = f"/kms/keyrings/{in_path(name)}", {"delay_days": delay_days}
         return change(path, _keyring, method="DELETE", query=query)
 
     @Operation
     def restore(self, name: str) -> Call[Keyring]:
         """Restore a deleted keyring with its keys, until its private keys are destroyed."""
-        return change(f"/kms/keyrings/{quote(name, safe='')}/restore", _keyring)
+        return change(f"/kms/keyrings/{in_path(name)}/restore", _keyring)
 
     @Operation
     def get(self, name: str) -> Call[Keyring]:
         """Return a keyring. Raises NotFoundError."""
-        return get(f"/kms/keyrings/{quote(name, safe='')}", _keyring)
+        return get(f"/kms/keyrings/{in_path(name)}", _keyring)
 
     @WholeListing
     def list(

@@ -6,9 +6,8 @@ Only signed-in people change rules, in the portal or with their session.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
-from pqkeep._call import Call, get
+from pqkeep._call import Call, get, in_path
 from pqkeep._data import Data
 from pqkeep._operation import Operation
 from pqkeep.models import (
@@ -38,7 +37,7 @@ class Rules(Generic[T_co]):
     @Operation
     def get(self, name: str) -> Call[AlgorithmRule]:
         """Return a rule. Raises NotFoundError."""
-        return get(f"/rules/algorithms/{quote(name, safe='')}", _rule)
+        return get(f"/rules/algorithms/{in_path(name)}", _rule)
 
     @Operation
     def profiles(self) -> Call[tuple[RuleProfile, ...]]:

@@ -7,9 +7,8 @@ Usage counts the operations of one tenant, or of all tenants, in a period.
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
-from urllib.parse import quote
 
-from pqkeep._call import Call, Page, Pages, change, get
+from pqkeep._call import Call, Page, Pages, change, get, in_path
 from pqkeep._data import Data
 from pqkeep._operation import Operation, WholeListing
 from pqkeep.models import BusyApiKey, ListPage, Tenant, Usage, UsageBucket
@@ -110,7 +109,7 @@ class Tenants(Generic[T_co]):
 
 
 def _path(tenant_id: str) -> str:
-    return f"/tenants/{quote(tenant_id, safe='')}"
+    return f"/tenants/{in_path(tenant_id)}"
 
 
 def _tenants(data: Data) -> Page[Tenant]:

@@ -5,9 +5,8 @@ Only signed-in people create and change webhooks, in the portal or with their se
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
-from urllib.parse import quote
 
-from pqkeep._call import Call, Page, Pages, Place, change, get
+from pqkeep._call import Call, Page, Pages, Place, change, get, in_path
 from pqkeep._data import Data
 from pqkeep._operation import Listing, Operation
 from pqkeep.models import Webhook, WebhookDelivery
@@ -50,11 +49,11 @@ class Webhooks(Generic[T_co]):
     @Operation
     def resend(self, webhook: str, delivery: str) -> Call[WebhookDelivery]:
         """Send a message again, with the same webhook-id. Raises NotFoundError, ConflictError."""
-        return change(f"{_path(webhook)}/deliveries/{quote(delivery, safe='')}/resend", _delivery)
+        return change(f"{_path(webhook)}/deliveries/{in_path(delivery)}/resend", _delivery)
 
 
 def _path(webhook: str) -> str:
-    return f"/webhooks/{quote(webhook, safe='')}"
+    return f"/webhooks/{in_path(webhook)}"
 
 
 def _webhooks(data: Data) -> tuple[Webhook, ...]:
