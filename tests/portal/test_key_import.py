@@ -21,9 +21,9 @@ PATH = "/portal/keys/import?keyring=cards"
 DER = (Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _made(page: Page, directory: Path) -> bytes:
+def _made(page: Page, directory: Path, algorithm: str = "Dilithium3") -> bytes:
     """Make an import key on the page; return the saved file."""
-    page.get_by_label("Algorithm of the private key").select_option("Dilithium3")
+    page.get_by_label("Algorithm of the key").select_option(algorithm)
     page.get_by_role("button", name="Make an import key").click()
     expect(page.get_by_role("timer")).to_contain_text("left")
     expect(page.locator("[data-verdict]")).to_have_text("waiting")
@@ -55,6 +55,8 @@ def test_a_key_is_imported_by_what_the_page_made(
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     page = visit_as(installation.person(tenant.tenant_id, "developer"), phone=True).open(PATH)
     private_key = MLDSA65PrivateKey.generate().private_bytes(*DER)
+    _made(page, tmp_path, "ECDSA-P-256")
+    assert "ECDSA-P-256 public-key.pem" in page.locator("[data-command] code").inner_text()
     import_key = _made(page, tmp_path)
     assert page.locator("[data-command] code").inner_text() == (
         "pqkeep keys import Dilithium3 private-key.pem --keyring cards --import-key import-key.json"
@@ -94,12 +96,14 @@ def test_an_import_key_that_was_not_used_ends(
     expect(page.locator("[data-says]")).to_contain_text("The import key expired without an import.")
 
 
-def test_where_nothing_can_be_imported_the_page_says_so(installation: Installation) -> None:
-    """Algorithms with an active key are not offered; an unknown keyring is an error."""
+def test_only_algorithms_without_an_active_key_are_offered(installation: Installation) -> None:
+    """Legacy algorithms are offered in each plan; an unknown keyring is an error."""
     tenant = installation.new_tenant(plan="free")
     owner = installation.person(tenant.tenant_id)
     assert '<option value="Kyber768"' in get_page(owner, "/portal/keys/import").text
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
-    assert "Nothing can be imported here" in get_page(owner, "/portal/keys/import").text
+    shown = get_page(owner, "/portal/keys/import").text
+    assert '<option value="Kyber768"' not in shown
+    assert '<option value="RSA-OAEP-SHA-256"' in shown
     assert "no such keyring" in get_page(owner, "/portal/keys/import?keyring=none").text.lower()

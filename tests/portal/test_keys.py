@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
 
@@ -93,8 +94,11 @@ def test_a_key_lives_and_is_archived_on_its_pages(
     expect(page.get_by_role("cell", name="cancel archive")).to_be_visible()
 
     page.get_by_role("button", name="Disable", exact=True).click()
+    last_day = datetime.now(UTC).date() + timedelta(days=9)
+    page.locator("#disable").get_by_label("Last day (UTC)").fill(last_day.isoformat())
     page.locator("#disable").get_by_role("button", name="Disable").click()
     expect(page.locator("dl")).to_contain_text("disabled")
+    expect(page.get_by_text("until it is enabled in")).to_contain_text(f"{last_day} 23:59")
     page.get_by_role("button", name="Enable", exact=True).click()
     page.locator("#enable").get_by_role("button", name="Enable").click()
     expect(page.locator("dl")).to_contain_text("retired")

@@ -21,8 +21,9 @@ document.addEventListener("responded", async ({ detail }) => {
   current = shown;
   const { keyring } = run.dataset;
   const where = keyring === "default" ? "" : ` --keyring ${keyring}`;
+  const file = run.dataset.public.split(" ").includes(detail.algorithm) ? "public-key.pem" : "private-key.pem";
   run.querySelector("[data-command] code").textContent =
-    `pqkeep keys import ${detail.algorithm} private-key.pem${where} --import-key import-key.json`;
+    `pqkeep keys import ${detail.algorithm} ${file}${where} --import-key import-key.json`;
   run.hidden = became.hidden = false;
   became.querySelector("[data-imported]").hidden = true;
   say("", t`waiting`, t`This page reads the audit log every few seconds, and shows here when the key is imported.`);

@@ -22,7 +22,15 @@ from pqkeep_gateway.portal.views.algorithms import ABOUT, LEGENDS, Choice, choic
 from pqkeep_gateway.portal.views.audit import place
 from pqkeep_gateway.portal.views.keyrings import in_keyring
 from pqkeep_gateway.portal.views.people import addresses
-from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, LIFECYCLE, Algorithm, Operation
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    ALIASES,
+    LEGACY,
+    LIFECYCLE,
+    Algorithm,
+    Kind,
+    Operation,
+)
 from pqkeep_protocol.audit import MAX_BRIEF_LISTED
 from pqkeep_protocol.audit_events import API_KEY, PERSON
 from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus
@@ -320,7 +328,7 @@ def _is_number(text: str) -> bool:
 async def _read_import(visit: Visit) -> Content:
     reader, keyring = visit.reader, visit.query.get("keyring") or DEFAULT_KEYRING
     named = in_keyring(keyring)
-    active = await reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named)
+    active = await reader.section("list_keys", status=KeyStatus.ACTIVE.value, legacy=True, **named)
     active_names = [key.algorithm for key in active.data.keys] if active.data else []
     open_to = await choices(reader, active_names)
     return {
@@ -331,6 +339,14 @@ async def _read_import(visit: Visit) -> Content:
             (choice.about.algorithm.value, f"{choice.about.algorithm}: {choice.about.purpose}")
             for choice in open_to
             if choice.is_open and not choice.about.spec.is_symmetric
+        ],
+        "legacy": [
+            (algorithm.value, ABOUT[algorithm].purpose)
+            for algorithm in LEGACY
+            if algorithm not in active_names
+        ],
+        "of_public_keys": [
+            name for name in LEGACY if ALGORITHMS[name].kind is Kind.LEGACY_VERIFICATION
         ],
         "seconds": IMPORT_KEY_SECONDS,
         "words": OUTCOME_WORDS,
