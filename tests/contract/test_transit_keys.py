@@ -492,11 +492,12 @@ def test_unknown_tokens_are_counted(installation: Installation, tenant: Caller) 
     transport = httpx2.HTTPTransport(local_address="127.0.0.9")
     with _asking(installation, tenant.api_key, transport=transport) as ask:
         path = "auth/token/lookup-self"
-        unknown = [
-            ask("GET", path, headers={"X-Vault-Token": new_credential(CredentialKind.API_KEY)})
-            for _ in range(UNKNOWN_CREDENTIALS.events + 1)
-        ]
-        assert {response.status_code for response in unknown} == {403, 429}
+        unknown: list[httpx2.Response] = []
+        while not unknown or unknown[-1].status_code == 403:
+            headers = {"X-Vault-Token": new_credential(CredentialKind.API_KEY)}
+            unknown.append(ask("GET", path, headers=headers))
+            assert len(unknown) <= 5 * UNKNOWN_CREDENTIALS.events  # the budget refills meanwhile
+        assert len(unknown) > UNKNOWN_CREDENTIALS.events
         assert unknown[0].json() == {"errors": ["permission denied"]}
         assert (unknown[-1].status_code, "retry-after" in unknown[-1].headers) == (429, True)
         secret = {"role_id": "x", "secret_id": new_credential(CredentialKind.API_KEY)}
