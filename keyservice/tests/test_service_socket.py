@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,22 +81,26 @@ from pqkeep_protocol.messages import (
     MAX_KEYS_LISTED,
     AnyRequest,
     Attribution,
+    Batch,
     Decrypt,
     Encrypt,
     Encrypted,
     GenerateKey,
     GetKey,
+    Item,
     KeyPosition,
     Keys,
     ListKeys,
     ListRules,
     OverrideRule,
+    PutRule,
     RetireKey,
     RotateKey,
     ScheduleArchive,
     Sign,
 )
 from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, GetMetrics, Metrics, Sample
+from pqkeep_protocol.rules import Rule
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -111,7 +115,7 @@ SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 
 def call(
     number: int,
-    request: AnyRequest | AnyAuditRequest | AnyAdministrationRequest | GetMetrics,
+    request: AnyRequest | Batch | AnyAuditRequest | AnyAdministrationRequest | GetMetrics,
     timeout_ms: int = 20_000,
 ) -> Call:
     """Return a call."""
@@ -758,6 +762,26 @@ async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
         ((SIGNATURE, "active"), 1)
     ]
     assert [sample.value for sample in samples["pqkeep_keys_database_up"]] == [1]
+
+
+async def test_warned_operations_are_counted(connect: Connect) -> None:
+    """Successes that a rule will deny are counted by algorithm, alone and in a batch."""
+    client = await connect()
+    yesterday = datetime.now(UTC).replace(microsecond=0) - timedelta(days=1)
+    rule = Rule("end", (SIGNATURE,), warn_from=yesterday)
+    await client.send(
+        call(1, GENERATE),
+        call(2, GenerateKey(tenant=TENANT, algorithm=KEM, quota=None)),
+        call(3, PutRule(tenant=TENANT, name="end", rules=(rule,))),
+    )
+    await client.receive(3)
+    encrypt = Encrypt(tenant=TENANT, algorithm=KEM, version=None, plaintext=b"")
+    batch = Batch(tenant=TENANT, items=(Item(SIGN), Item(encrypt)))
+    await client.send(call(4, SIGN), call(5, encrypt), call(6, batch))
+    await client.receive(3)
+    samples = (await metrics_of(client, 7)).samples
+    warned = samples["pqkeep_key_service_warned_operations_total"]
+    assert [(sample.labels, sample.value) for sample in warned] == [(("sign", SIGNATURE), 2)]
 
 
 async def test_its_numbers_are_those_of_the_table(

@@ -5,11 +5,13 @@
 
 import asyncio
 import platform
+import resource
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 
 from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
@@ -35,6 +37,7 @@ from pqkeep_protocol.metrics import (
     Sample,
     Samples,
     counted,
+    free_space,
     measure_lag,
     one,
 )
@@ -47,12 +50,13 @@ KEYS_SECONDS = 60.0
 KEYS_WAIT_SECONDS = 0.5
 ROOT_KEY_SECONDS = 10.0
 """Also the age of the count of keys that a root key rotation still has to reseal."""
+_PAGE_BYTES = resource.getpagesize()
 
 
 class ServiceMetrics:
     """Counts completed requests, and collects the numbers of all parts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts with numbers
         self,
         store: KeyStore,
         log: AuditLog,
@@ -62,7 +66,10 @@ class ServiceMetrics:
         workers: WorkerProcesses,
         schedule: Schedule,
         activation: Activation,
+        *,
+        database_folder: Path | None,
     ) -> None:
+        """Take the folder of the database; None if the database is on a server."""
         self._activation = activation
         self._writer = store.writer
         self._store = store
@@ -76,7 +83,16 @@ class ServiceMetrics:
         self._durations: defaultdict[tuple[Operation, Algorithm | None], Distribution] = (
             defaultdict(Distribution)
         )
+        self._warned: Counter[tuple[Operation, Algorithm | None]] = Counter()
         self._lag = Distribution()
+        self._began = time.time()
+        self._free = Cached[tuple[Sample, ...]](
+            lambda: free_space(database_folder),
+            otherwise=(),
+            name="the free space beside the keys database",
+            seconds=ROOT_KEY_SECONDS,
+            wait_seconds=KEYS_WAIT_SECONDS,
+        )
         self._problem = Cached[WriteProblem | None](
             self._find_problem,
             otherwise=WriteProblem.NO_RESPONSE,
@@ -122,10 +138,18 @@ class ServiceMetrics:
         self._outcomes[operation, algorithm, outcome] += times
         self._durations[operation, algorithm].observe(seconds, times)
 
+    def count_warned(self, operation: Operation, algorithm: Algorithm | None) -> None:
+        """Count a success with a warning."""
+        self._warned[operation, algorithm] += 1
+
     async def collect(self, calls: int) -> Metrics:
         """Return all numbers. ``calls`` is the number of calls in flight."""
-        problem, keys, root_key, due = await asyncio.gather(
-            self._problem.get(), self._keys.get(), self._root_key.get(), self._due.get()
+        problem, keys, root_key, due, free = await asyncio.gather(
+            self._problem.get(),
+            self._keys.get(),
+            self._root_key.get(),
+            self._due.get(),
+            self._free.get(),
         )
         log, signer = self._log, self._signer
         waiting = {
@@ -145,9 +169,15 @@ class ServiceMetrics:
                     times.sample(operation.value, _label(algorithm))
                     for (operation, algorithm), times in self._durations.items()
                 ),
+                "pqkeep_key_service_warned_operations_total": tuple(
+                    Sample((operation.value, _label(algorithm)), count)
+                    for (operation, algorithm), count in self._warned.items()
+                ),
                 "pqkeep_key_service_queue_length": counted(waiting),
                 "pqkeep_key_service_event_loop_lag_seconds": (self._lag.sample(),),
                 "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
+                **_process_samples(),
+                "pqkeep_key_service_start_time_seconds": one(self._began),
                 "pqkeep_key_service_build_info": one(1, *_build()),
                 "pqkeep_key_service_active": one(bool(self._writer.serving)),
                 "pqkeep_key_service_time_seconds": one(now_us() / 1e6),
@@ -157,6 +187,7 @@ class ServiceMetrics:
                 "pqkeep_keys_database_problem": counted(
                     {} if problem is None else {problem.value: 1}
                 ),
+                "pqkeep_keys_database_free_bytes": free,
                 "pqkeep_keys": keys,
                 **root_key,
                 "pqkeep_schedule_due_keys": due,
@@ -202,6 +233,21 @@ class ServiceMetrics:
 @cache
 def _build() -> tuple[str, str]:
     return version("pqkeep-keyservice"), platform.python_version()
+
+
+def _process_samples() -> Samples:
+    """Return the memory and files of this process; nothing where /proc is not mounted."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resident = int(Path("/proc/self/statm").read_text().split()[1])
+        open_files = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    except OSError:
+        return {}
+    return {
+        "pqkeep_key_service_resident_memory_bytes": one(resident * _PAGE_BYTES),
+        "pqkeep_key_service_open_fds": one(open_files),
+        "pqkeep_key_service_max_fds": () if limit == resource.RLIM_INFINITY else one(limit),
+    }
 
 
 def _backup_samples(newest: NewestBackup | None) -> Samples:

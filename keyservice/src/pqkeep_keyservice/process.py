@@ -123,6 +123,9 @@ async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
             least_destruction_days=settings.least_destruction_days,
             origin=settings.origin,
             witnesses=settings.witnesses,
+            database_folder=(
+                None if settings.database.is_on_server else Path(settings.database.location).parent
+            ),
         )
     except OSError as error:  # from the workers' semaphores
         raise ConfigError(

@@ -51,12 +51,15 @@ from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import (
     AnyKeylessRequest,
     AnyKeylessResult,
+    AnyRequest,
     AnyResult,
     Batch,
     BatchResults,
     Destructions,
     KeyRequest,
+    KeyResult,
     ListDestructions,
+    ReEncrypt,
     Refused,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
@@ -340,6 +343,8 @@ class Server:
         seconds = perf_counter() - call.began
         if isinstance(request, KeyRequest):
             self._metrics.count(request.operation, request.algorithm, counted, seconds)
+            if counted == Outcome.SUCCESS:
+                self._count_warned(request, outcome)
         elif (
             isinstance(request, Batch)
             and isinstance(outcome, BatchResults)
@@ -351,6 +356,14 @@ class Server:
         if self._draining and not self._under_way:
             self._idle.set()
 
+    def _count_warned(self, request: AnyRequest, result: object) -> None:
+        """Count a result with a warning, by the algorithm of its new data."""
+        if isinstance(result, KeyResult) and result.notice is not None:
+            algorithm = (
+                request.target.algorithm if isinstance(request, ReEncrypt) else request.algorithm
+            )
+            self._metrics.count_warned(request.operation, algorithm)
+
     def _count_items(self, batch: Batch, results: BatchResults, seconds: float) -> None:
         """Count each request of a batch, with its share of the batch's time."""
         counts = Counter(
@@ -361,6 +374,8 @@ class Server:
             )
             for item, result in zip(batch.items, results.results, strict=True)
         )
+        for item, result in zip(batch.items, results.results, strict=True):
+            self._count_warned(item.request, result)
         for (operation, algorithm, outcome), times in counts.items():
             self._metrics.count(operation, algorithm, outcome, seconds / len(batch.items), times)
 

@@ -84,8 +84,12 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     least_destruction_days: int = MIN_ARCHIVE_DAYS,
     origin: str | None = None,
     witnesses: Sequence[Witness] = (),
+    database_folder: Path | None = None,
 ) -> KeyServiceParts:
-    """Return the wired parts of a key service. ``sources`` are the sources of its root keys."""
+    """Return the wired parts of a key service. ``sources`` are the sources of its root keys.
+
+    ``database_folder``: None if the database is on a server.
+    """
     schemes, least_delay = schemes_of(settings), timedelta(days=least_destruction_days)
     key_cache = KeyCache(store.writer, store.find_key_versions)
     keyring_cache = KeyringCache(store.writer, store.find_keyring)
@@ -146,7 +150,15 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         schedule=schedule,
         administration=Administration(root_keys, store, moves, keyring_cache),
         metrics=ServiceMetrics(
-            store, log, signer, audit_service, cosigning, workers, schedule, activation
+            store,
+            log,
+            signer,
+            audit_service,
+            cosigning,
+            workers,
+            schedule,
+            activation,
+            database_folder=database_folder,
         ),
         activation=activation,
     )

@@ -6,11 +6,13 @@ No tenant, no address and no text from a client is a label value.
 """
 
 import asyncio
+import os
 import re
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -129,6 +131,14 @@ async def measure_lag(lag: Distribution) -> None:
         lag.observe(max(0.0, now() - due))
 
 
+async def free_space(folder: Path | None) -> tuple[Sample, ...]:
+    """Return the bytes that this process can still write in a folder; no value without a folder."""
+    if folder is None:
+        return ()
+    found = await asyncio.to_thread(os.statvfs, folder)
+    return one(found.f_bavail * found.f_frsize)
+
+
 def names(values: Iterable[StrEnum], *others: str) -> frozenset[str]:
     """Return the possible values of a label."""
     return frozenset({*(member.value for member in values), *others})
@@ -160,6 +170,12 @@ KEY_SERVICE_METRICS = (
         {"operation": OPERATIONS, "algorithm": ALGORITHMS},
     ),
     Metric(
+        "pqkeep_key_service_warned_operations_total",
+        Kind.COUNTER,
+        "Operations that succeeded with a warning: a tenant's rule will deny them at its date.",
+        {"operation": OPERATIONS, "algorithm": ALGORITHMS},
+    ),
+    Metric(
         "pqkeep_key_service_queue_length",
         Kind.GAUGE,
         "What waits in the key service: calls in flight, audit records for their commit, SLH-DSA"
@@ -175,6 +191,26 @@ KEY_SERVICE_METRICS = (
         "pqkeep_key_service_cpu_seconds_total",
         Kind.COUNTER,
         "CPU time of the key service's process, without its worker processes.",
+    ),
+    Metric(
+        "pqkeep_key_service_resident_memory_bytes",
+        Kind.GAUGE,
+        "Memory of the key service's process, without its worker processes.",
+    ),
+    Metric(
+        "pqkeep_key_service_open_fds",
+        Kind.GAUGE,
+        "Open files and connections of the key service's process.",
+    ),
+    Metric(
+        "pqkeep_key_service_max_fds",
+        Kind.GAUGE,
+        "The key service's limit of open files and connections.",
+    ),
+    Metric(
+        "pqkeep_key_service_start_time_seconds",
+        Kind.GAUGE,
+        "When the key service's process started, in Unix seconds.",
     ),
     Metric(
         "pqkeep_key_service_build_info",
@@ -213,6 +249,11 @@ KEY_SERVICE_METRICS = (
         Kind.GAUGE,
         "1 for the reason why the database cannot be written.",
         {"problem": names(WriteProblem)},
+    ),
+    Metric(
+        "pqkeep_keys_database_free_bytes",
+        Kind.GAUGE,
+        "Free space beside the keys database, in bytes. No value for a database on a server.",
     ),
     Metric(
         "pqkeep_keys",
