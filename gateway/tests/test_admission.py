@@ -273,6 +273,16 @@ async def test_a_refusal_says_how_long_to_wait(admissions: Admissions) -> None:
     assert (raised.value.limit, raised.value.wait) == (Limit(2, 60), 45.0)
 
 
+async def test_requests_near_the_limit_are_counted(admissions: Admissions) -> None:
+    """Requests from 80 % of the limit on are counted as near, and refused ones as reached."""
+    shown = admissions.add(Entitlements(Tier.FREE, requests_per_minute=10))
+    assert admissions.admission.closeness == {"near": 0, "reached": 0}
+    assert await admissions.admitted(shown) == 10
+    closeness = admissions.admission.closeness
+    assert closeness["near"] == 3
+    assert closeness["reached"] > 0
+
+
 async def test_the_keys_of_a_tenant_share_its_limit(admissions: Admissions) -> None:
     """All API keys of a tenant share one window; another tenant has its own."""
     first, second = (admissions.add(Entitlements(Tier.GROWTH)) for _ in range(2))

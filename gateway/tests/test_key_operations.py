@@ -60,9 +60,9 @@ class Usage(SqlUsage):
     def __init__(self) -> None:
         self.reserved = 0
 
-    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> int:
         self.reserved += operations
-        return True
+        return self.reserved
 
     async def release(self, tenant: TenantId, month: str, operations: int) -> None:
         self.reserved -= operations

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
@@ -19,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
 from pqkeep_gateway.access.principals import AnonymousPrincipal
-from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.rate_limit import Closeness, Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.connections import Connections
@@ -158,6 +159,9 @@ class Setting:
             shards=stored,
             find_backlog=parts.backlog,
             waiting_passwords=lambda: 4,
+            rate={Closeness.NEAR: 7},
+            quota={Closeness.REACHED: 8},
+            database_folder=Path("/"),
             mail_attempts={"delivered": 1},
             webhook_attempts={"delivered": 1},
             tls=cast("TlsServer", FakeTls()),
@@ -329,6 +333,19 @@ async def test_how_far_the_audit_sink_is_behind_is_measured() -> None:
     """The age of the oldest record that is not in the sink is a metric."""
     _, text = await Setting(FakeParts()).ask("/metrics")
     assert b'\npqkeep_audit_sink_age_seconds{shard="default"} 12.5\n' in text
+
+
+async def test_limits_and_free_space_are_measured() -> None:
+    """Requests near a limit or refused by it are counted, and free space is in bytes."""
+    _, text = await Setting(FakeParts()).ask("/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    limited = families["pqkeep_limited_requests"].samples
+    assert {tuple(sample.labels.values()): sample.value for sample in limited} == {
+        ("rate", "near"): 7,
+        ("quota", "reached"): 8,
+    }
+    (free,) = families["pqkeep_accounts_database_free_bytes"].samples
+    assert free.value > 0
 
 
 async def test_nothing_else_is_there() -> None:

@@ -88,6 +88,18 @@ async def test_so_many_and_no_more(month: Month) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_operations_near_the_quota_are_counted(month: Month) -> None:
+    """Operations from 80 % of the quota on are counted as near, and refused ones as reached."""
+    closeness = month.quotas.closeness
+    assert closeness == {"near": 0, "reached": 0}
+    for _ in range(ALLOWANCE):
+        await month.spend()
+    with pytest.raises(QuotaUsedUpError):
+        await month.spend()
+    assert closeness == {"near": 2, "reached": 1}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_it_is_exact_under_concurrency(month: Month) -> None:
     """Of forty concurrent operations, exactly the quota's number is executed."""
     outcomes = await asyncio.gather(*(month.spend() for _ in range(40)), return_exceptions=True)
@@ -249,11 +261,11 @@ class Unreachable(SqlUsage):
     def __init__(self, *, taking: bool) -> None:
         self._taking = taking
 
-    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> int:
         """Count an operation unless unreachable."""
         if not self._taking:
             raise UnavailableError
-        return True
+        return operations
 
     async def release(self, tenant: TenantId, month: str, operations: int) -> None:
         """Be out of reach."""

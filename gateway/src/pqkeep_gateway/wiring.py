@@ -416,6 +416,11 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
             ),
             find_backlog=partial(monitoring.find_backlog, engine),
             waiting_passwords=lambda: passwords.waiting,
+            rate=admission.closeness,
+            quota=quotas.closeness,
+            database_folder=(
+                None if config.database.is_on_server else Path(config.database.location).parent
+            ),
             mail_attempts=mail_delivery.attempts,
             webhook_attempts=webhook_delivery.attempts,
             tls=tls,

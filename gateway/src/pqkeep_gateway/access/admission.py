@@ -30,7 +30,15 @@ from pqkeep_gateway.access.principals import (
     SessionPrincipal,
     TenantPrincipal,
 )
-from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter, Usage
+from pqkeep_gateway.access.rate_limit import (
+    MINUTE,
+    NEAR,
+    ChangedError,
+    Closeness,
+    Limit,
+    RateLimiter,
+    Usage,
+)
 from pqkeep_gateway.shards import Departures
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
@@ -331,6 +339,8 @@ class Admission:
         self._sent = _Sent(clock)
         self._used_up: set[TenantId] = set()
         """The tenants with a used-up rate limit since the last ``take_used_up``."""
+        self.closeness = Counter(dict.fromkeys(map(str, Closeness), 0))
+        """The requests of tenants near their rate limit, and refused ones, by Closeness."""
 
     async def admit(
         self, credential: str, source_address: str, *, is_known: bool = True
@@ -400,6 +410,7 @@ class Admission:
         """Record an API key's counted request, and admit or refuse it."""
         principal = shown.principal
         self._sent.add(principal, now)
+        self._note_closeness(usage)
         if usage.is_refused:
             self._used_up.add(principal.tenant)
             raise RateLimitedError(usage.limit, usage.reset)
@@ -423,6 +434,7 @@ class Admission:
         self._with_people[principal.tenant] = None
         limit = self._share_of_people(principal, ends_access=ends_access)
         usage = await self._rate_limiter.count(str(principal.tenant), limit)
+        self._note_closeness(usage)
         if usage.is_refused:
             self._used_up.add(principal.tenant)
             busiest = self.busiest(principal.tenant)
@@ -452,9 +464,16 @@ class Admission:
         if items > limit.events:
             raise BatchOverLimitError(limit)
         usage = await self._rate_limiter.count(str(principal.tenant), limit, events=items - 1)
+        self._note_closeness(usage)
         if usage.is_refused:
             raise RateLimitedError(limit, usage.reset)
         return usage
+
+    def _note_closeness(self, usage: Usage) -> None:
+        if usage.is_refused:
+            self.closeness[Closeness.REACHED] += 1
+        elif usage.limit.events - usage.remaining >= NEAR * usage.limit.events:
+            self.closeness[Closeness.NEAR] += 1
 
     def busiest(self, tenant: TenantId) -> Sequence[Busy]:
         """Return the tenant's API keys with the most requests (refused ones included) first."""

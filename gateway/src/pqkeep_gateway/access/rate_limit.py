@@ -6,6 +6,7 @@ Any period of the window's length holds at most the limit's events. Refused even
 import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -42,6 +43,17 @@ class Usage(NamedTuple):
     reset: float
     """Seconds until an event leaves the window; after a refusal, until the events are allowed."""
     is_refused: bool = False
+
+
+NEAR = 0.8
+"""The used part of a limit or quota that counts as nearly used."""
+
+
+class Closeness(StrEnum):
+    """How close to its limit a tenant was with a request."""
+
+    NEAR = "near"
+    REACHED = "reached"
 
 
 class ChangedError(Exception):

@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 
 from pqkeep_gateway.audit_stream import AuditStream
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.tls_server import TlsServer
-from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER
+from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER, QUOTA, RATE
 from pqkeep_gateway.management.readiness import Problems, Readiness
 from pqkeep_gateway.shards import StoredShard
 from pqkeep_gateway.storage.monitoring import Backlog
@@ -26,6 +27,7 @@ from pqkeep_protocol.metrics import (
     Sample,
     Samples,
     counted,
+    free_space,
     measure_lag,
     one,
 )
@@ -62,6 +64,11 @@ class Sources:
     """None while the accounts database does not respond."""
     find_backlog: Callable[[], Awaitable[Backlog]]
     waiting_passwords: Callable[[], int]
+    rate: Mapping[str, int]
+    quota: Mapping[str, int]
+    """Requests near a limit, and refused ones."""
+    database_folder: Path | None
+    """None if the accounts database is on a server."""
     mail_attempts: Mapping[str, int]
     webhook_attempts: Mapping[str, int]
     tls: TlsServer | None
@@ -80,6 +87,13 @@ class Collection:
             sources.find_backlog,
             otherwise=None,
             name="the backlog in the accounts database",
+            seconds=BACKLOG_SECONDS,
+            wait_seconds=BACKLOG_WAIT_SECONDS,
+        )
+        self._free = Cached[tuple[Sample, ...]](
+            lambda: free_space(sources.database_folder),
+            otherwise=(),
+            name="the free space beside the accounts database",
             seconds=BACKLOG_SECONDS,
             wait_seconds=BACKLOG_WAIT_SECONDS,
         )
@@ -102,15 +116,17 @@ class Collection:
         return await self._text.get()
 
     async def _write(self) -> bytes:
-        problems, shard_problems, stored, backlog = await asyncio.gather(
+        problems, shard_problems, stored, backlog, free = await asyncio.gather(
             self._readiness.problems(),
             self._readiness.shard_problems(),
             self._sources.shards.get(),
             self._backlog.get(),
+            self._free.get(),
         )
         samples = {
             **await self._of_key_services(),
             **self._own(problems),
+            "pqkeep_accounts_database_free_bytes": free,
             **_of_shards(shard_problems, stored or ()),
             **({} if self._sources.tls is None else _of_tls(self._sources.tls)),
             **({} if self._sources.link is None else _of_link(self._sources.link)),
@@ -151,6 +167,11 @@ class Collection:
                     "key_service": sources.waiting_calls(),
                     "passwords": sources.waiting_passwords(),
                 }
+            ),
+            "pqkeep_limited_requests_total": tuple(
+                Sample((limit, state), count)
+                for limit, counts in ((RATE, sources.rate), (QUOTA, sources.quota))
+                for state, count in counts.items()
             ),
             "pqkeep_connections": one(connections.count),
             "pqkeep_connections_closed_total": counted(connections.closed),

@@ -1,5 +1,6 @@
 """The gateway's metrics. docs/observability.md lists them with those of the key service."""
 
+from pqkeep_gateway.access.rate_limit import Closeness
 from pqkeep_gateway.delivery.mail_delivery import OUTCOMES
 from pqkeep_gateway.delivery.webhooks import OUTCOMES as WEBHOOK_OUTCOMES
 from pqkeep_gateway.http.errors import Code
@@ -13,6 +14,8 @@ from pqkeep_protocol.tls_groups import NAMES
 
 OTHER = "other"
 """A key-exchange group without a name here."""
+RATE, QUOTA = "rate", "quota"
+"""A tenant's limits: requests in a minute, and operations in a month."""
 _OPERATIONS = names([*Operation, *AuditEvent], DOCUMENT, NONE)
 
 GATEWAY_METRICS = (
@@ -44,6 +47,18 @@ GATEWAY_METRICS = (
         Kind.GAUGE,
         "Waiting work in the gateway: calls for a key service's response, passwords for a thread.",
         {"queue": frozenset({"key_service", "passwords"})},
+    ),
+    Metric(
+        "pqkeep_limited_requests_total",
+        Kind.COUNTER,
+        "Requests of tenants that used at least 80 % of a limit (near), and requests that a limit"
+        " refused (reached).",
+        {"limit": frozenset({RATE, QUOTA}), "state": names(Closeness)},
+    ),
+    Metric(
+        "pqkeep_accounts_database_free_bytes",
+        Kind.GAUGE,
+        "Free space beside the accounts database, in bytes. No value for a database on a server.",
     ),
     Metric("pqkeep_connections", Kind.GAUGE, "Open connections of clients."),
     Metric(

@@ -15,20 +15,26 @@ class SqlUsage:
         """Take an open database."""
         self._engine = engine
 
-    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
-        """Count operations, all or none, in one step; return False if the quota has fewer left."""
+    async def reserve(
+        self, tenant: TenantId, month: str, quota: int, operations: int
+    ) -> int | None:
+        """Count operations, all or none, in one step; return how many the month has then.
+
+        Returns None if the quota has fewer left.
+        """
         row = {"tenant_id": tenant, "month": month, "operations": 0}
         more = (
             _of(tenant, month)
             .where(USAGE.c.operations <= quota - operations)
             .values(operations=USAGE.c.operations + operations)
+            .returning(USAGE.c.operations)
         )
         async with transaction(self._engine) as connection:
-            counted = await connection.execute(more)
-            if counted.rowcount == 0:
+            used: int | None = (await connection.execute(more)).scalar()
+            if used is None:
                 await insert_if_absent(connection, USAGE, row)
-                counted = await connection.execute(more)
-        return counted.rowcount == 1
+                used = (await connection.execute(more)).scalar()
+        return used
 
     async def release(self, tenant: TenantId, month: str, operations: int) -> None:
         """Subtract failed operations."""

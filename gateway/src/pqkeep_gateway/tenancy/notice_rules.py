@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pqkeep_gateway.access.rate_limit import NEAR
 from pqkeep_gateway.access.scopes import GROUPS, Group, Scopes
 from pqkeep_gateway.notices import MAX_NAMED, Details, Finding, NoticeKind, Settings
 from pqkeep_gateway.storage.database import microseconds, time_of
 from pqkeep_gateway.storage.notices import Accounts, ApiKeyFacts
 from pqkeep_protocol.audit import KeySurvey, NotableKey, NotableKeys
 
-NEARLY_USED = 0.8
-"""The used part of a quota that counts as nearly used."""
 FEW_REFUSALS = 9
 """So many refusals in four hours are never a rise."""
 NEWEST_HOURS = 4
@@ -168,7 +167,7 @@ def _quota(facts: Facts) -> Finding | None:
     if facts.quota is None:
         return None
     used, quota = facts.quota
-    if not quota or used < NEARLY_USED * quota:
+    if not quota or used < NEAR * quota:
         return None
     return Finding(Details(used=used, limit=quota), level=10 * used // quota)
 

@@ -1,11 +1,13 @@
 """The monthly quota of operations, which some plans have."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import TenantPrincipal
+from pqkeep_gateway.access.rate_limit import NEAR, Closeness
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import USES
@@ -35,6 +37,8 @@ class Quotas:
         self._usage = usage
         self._operations = operations
         self._clock = clock
+        self.closeness = Counter(dict.fromkeys(map(str, Closeness), 0))
+        """The requests of tenants near their quota, and refused ones, by Closeness."""
 
     async def spend(
         self,
@@ -71,8 +75,12 @@ class Quotas:
         if quota is None:
             return (await work())[0]
         month = self._month()
-        if not await self._usage.reserve(principal.tenant, month, quota, many):
+        used = await self._usage.reserve(principal.tenant, month, quota, many)
+        if used is None:
+            self.closeness[Closeness.REACHED] += 1
             raise QuotaUsedUpError
+        if used >= NEAR * quota:
+            self.closeness[Closeness.NEAR] += 1
         succeeded = 0
         try:
             result, succeeded = await work()

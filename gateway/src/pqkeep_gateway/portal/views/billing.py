@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.rate_limit import NEAR
 from pqkeep_gateway.api.plan_limits import LimitName
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 
-NEARLY_USED = 0.8
-"""The used part of a limit that counts as nearly used."""
 LIMITS = {
     LimitName.OPERATIONS_PER_MONTH: ("Operations", "this month"),
     LimitName.PQC_KEYS: ("Active keys", "now"),
@@ -39,7 +38,7 @@ class Meter:
             return "low"
         if self.used >= self.limit:
             return "full"
-        return "high" if self.used >= NEARLY_USED * self.limit else "low"
+        return "high" if self.used >= NEAR * self.limit else "low"
 
 
 def price(cents: int, currency: str) -> str:
