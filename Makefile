@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -122,6 +122,9 @@ interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms
 witnesses: $(VENV)/dev .interop/witness ## have a witness of another implementation cosign the log and refuse a fork: needs Go
 	$(BIN)/pytest -n 0 -m "" tests/witnesses $(ARGS)
 
+watchers: $(VENV)/dev .interop/alerts ## cause faults, and see alerts, doctor and runbooks notice and end them: needs Go
+	$(BIN)/pytest -n 0 -m campaign tests/watchers $(ARGS)
+
 campaigns: $(VENV)/dev .venv-site/made ## kill processes, fill disks, stop servers, and try the cases that make test leaves out
 	$(BIN)/pytest -n 3 -m campaign $(ARGS)
 
@@ -207,6 +210,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 .interop/witness: tests/witnesses/build tests/witnesses/go/main.go tests/witnesses/go/go.mod
 	@mkdir -p .interop
 	@tests/witnesses/build .interop
+	@touch $@
+
+.interop/alerts: tests/watchers/build tests/watchers/go/main.go tests/watchers/go/go.mod
+	@mkdir -p .interop
+	@tests/watchers/build .interop
 	@touch $@
 
 .venv-fuzz/made: requirements/fuzz.txt

@@ -85,7 +85,7 @@ class ServiceMetrics:
         )
         self._warned: Counter[tuple[Operation, Algorithm | None]] = Counter()
         self._lag = Distribution()
-        self._began = time.time()
+        self._began = now_us() / 1e6
         self._free = Cached[tuple[Sample, ...]](
             lambda: free_space(database_folder),
             otherwise=(),
