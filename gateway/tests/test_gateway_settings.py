@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pqkeep_gateway import config
+from pqkeep_gateway import config, redis_address
 from pqkeep_protocol.startup.settings import ConfigError
 
 GOOD = {
@@ -264,6 +264,66 @@ def test_unsafe_sinks_are_refused(tmp_path: Path, sink: str, more: dict[str, str
     """A sink without encryption, with a secret or without a destination is refused by name."""
     with pytest.raises(ConfigError, match=r"audit_sink\b|audit_sink_") as refused:
         config.read(write(tmp_path, {**GOOD, "audit_sink": f'"{sink}"', **more}))
+    assert "secret" not in str(refused.value)
+
+
+SENTINEL_PASSWORD = {"redis_sentinel_password_file": '"password"'}
+
+
+@pytest.mark.parametrize(
+    ("url", "servers", "service"),
+    [
+        ("redis://localhost", [("localhost", 6379)], None),
+        ("rediss://pqkeep@[::1]:7000/3?ssl_ca_certs=/ca.pem", [("::1", 7000)], None),
+        ("unix:///run/valkey.sock?db=1", [], None),
+        ("redis+sentinel://a/pqkeep", [("a", 26379)], "pqkeep"),
+        (
+            "rediss+sentinel://pqkeep@a:1,10.0.0.2,[::3],[::4]:5/my.primary/2?ssl_ca_certs=/ca.pem",
+            [("a", 1), ("10.0.0.2", 26379), ("::3", 26379), ("::4", 5)],
+            "my.primary",
+        ),
+    ],
+)
+def test_addresses_of_the_rate_limits(
+    tmp_path: Path, url: str, servers: list[tuple[str, int]], service: str | None
+) -> None:
+    """One server, a socket, and Sentinels with their own ports are accepted."""
+    assert config.read(write(tmp_path, {**GOOD, "redis_url": f'"{url}"'})).redis_url == url
+    address = redis_address.parse(url)
+    assert (list(address.servers), address.service) == (servers, service)
+    assert "pqkeep@" not in address.shown
+    assert "ca.pem" not in address.shown
+
+
+@pytest.mark.parametrize(
+    ("url", "more"),
+    [
+        ("memcached://a", {}),
+        ("redis://", {}),
+        ("redis://a/name", {}),
+        ("redis://a?ssl_cert_reqs=none", {}),
+        ("redis://a,b", {}),
+        ("redis://u:secret@a", {}),
+        ("redis+sentinel://a,b", {}),
+        ("redis+sentinel://a,b/", {}),
+        ("redis+sentinel://a,,b/pqkeep", {}),
+        ("redis+sentinel://a,b,a:26379/pqkeep", {}),
+        ("redis+sentinel://a:x/pqkeep", {}),
+        ("redis+sentinel://a:70000/pqkeep", {}),
+        ("redis+sentinel:///pqkeep", {}),
+        ("redis+sentinel://u:secret@a,b/pqkeep", {}),
+        ("redis+sentinel://a,b/pqkeep?password=secret", {}),
+        ("redis+sentinel://a,b/pqkeep?ssl_check_hostname=false", {}),
+        ("redis+sentinel://a,b/pqkeep/x", {}),
+        ("redis+sentinel://a,b/pq keep", {}),
+        ("unix+sentinel://a,b/pqkeep", {}),
+        ("redis://a", SENTINEL_PASSWORD),
+    ],
+)
+def test_wrong_addresses_of_the_rate_limits(tmp_path: Path, url: str, more: dict[str, str]) -> None:
+    """An unusable address, or one with a password or weaker TLS, is refused without being shown."""
+    with pytest.raises(ConfigError, match="redis_") as refused:
+        config.read(write(tmp_path, {**GOOD, "redis_url": f'"{url}"', **more}))
     assert "secret" not in str(refused.value)
 
 

@@ -166,7 +166,7 @@ def test_the_certificate_is_checked(run: Run, layout: Layout, tmp_path: Path) ->
         ),
         (
             ("dev", "--data", "{none}", "--redis-url", "redis://127.0.0.1:1"),
-            "--redis-url: no Redis or Valkey responds at 127.0.0.1 port 1: Connection refused",
+            "--redis-url: no response at redis://127.0.0.1:1: Connection refused",
         ),
         (("dev", "--data", "{made}"), "{made} has an installation from pqkeepd init"),
         (

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec import Meta, Struct, structs
 
+from pqkeep_gateway import redis_address
 from pqkeep_protocol.keys import DEFAULT_SHARD, MIN_ARCHIVE_DAYS, ShardName
 from pqkeep_protocol.startup.settings import (
     ConfigError,
@@ -275,10 +276,13 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     policy_directory: Path | None = None
     """Cedar policies (*.cedar) in addition to the built-in ones."""
     redis_url: str | None = None
-    """A Redis or Valkey server for the rate limits, redis://… or unix://…. It is needed if several
-    gateways share a database. Without it the limits are in memory."""
+    """A Redis or Valkey server for the rate limits, redis://…, rediss://… (TLS) or unix://…, or
+    Sentinels that know it: redis+sentinel://HOST,HOST,HOST/NAME or rediss+sentinel://…. It is needed
+    if several gateways share a database. Without it the limits are in memory."""
     redis_password_file: Path | None = None
     """The server's password: a secret file."""
+    redis_sentinel_password_file: Path | None = None
+    """The Sentinels' password: a secret file."""
     single_sign_on: tuple[SingleSignOn, ...] = ()
     """OpenID Connect providers. Two may belong to the same tenant."""
     stripe: StripeSettings | None = None
@@ -328,6 +332,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raise ValueError for contradictory settings."""
         _check_key_services(self)
+        _check_redis(self.redis_url, self.redis_sentinel_password_file)
         _ = self.management
         for network in self.trusted_proxies:
             _check_network("trusted_proxies", network)
@@ -446,6 +451,16 @@ def _check_key_services(config: Config) -> None:
     ]
     if len(set(places)) < len(places):
         raise ValueError("shards: a socket or an address occurs twice")
+
+
+def _check_redis(url: str | None, sentinel_password_file: Path | None) -> None:
+    """Raise ValueError for an unusable address. The message has no part of it."""
+    try:
+        address = None if url is None else redis_address.parse(url)
+    except ValueError as error:
+        raise ValueError(f"redis_url: {error}") from None
+    if sentinel_password_file is not None and address is not None and address.service is None:
+        raise ValueError("redis_sentinel_password_file: redis_url names no Sentinels")
 
 
 def _check_network(setting: str, text: str) -> None:

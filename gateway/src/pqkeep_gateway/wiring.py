@@ -1007,7 +1007,12 @@ async def _rate_limiter(config: Config, clock: Clock) -> RateLimiter:
         return MemoryRateLimiter(clock)
     from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter  # noqa: PLC0415 - slow; most need none
 
-    rate_limiter = RedisRateLimiter(config.redis_url, config.redis_password_file, clock)
+    rate_limiter = RedisRateLimiter(
+        config.redis_url,
+        config.redis_password_file,
+        clock,
+        sentinel_password_file=config.redis_sentinel_password_file,
+    )
     await rate_limiter.open()
     return rate_limiter
 

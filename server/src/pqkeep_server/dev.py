@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway import redis_address
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import (
     DevError,
@@ -39,7 +40,6 @@ OWNER = "owner@localhost"
 READY_SECONDS = 120.0
 """Seconds. A start takes far less, even on a busy machine."""
 CONNECT_SECONDS = 5.0
-REDIS_PORT = 6379
 POLL_SECONDS = 0.02
 VALKEY_MIB = 64
 _CONFLICT = "ERR_CONFLICT_001"
@@ -83,17 +83,20 @@ def require_shared_rate_limits(data: Path | None, gateways: int, redis_url: str 
 
 def require_reachable(redis_url: str) -> None:
     """Raise DevError if nothing listens at the address: every request would get 503."""
-    address = urlsplit(redis_url)
-    if address.hostname is None:
-        return
-    place = (address.hostname, address.port or REDIS_PORT)
     try:
-        socket.create_connection(place, CONNECT_SECONDS).close()
-    except OSError as error:
-        raise DevError(
-            f"--redis-url: no Redis or Valkey responds at {place[0]} port {place[1]}:"
-            f" {error.strerror or error}"
-        ) from None
+        address = redis_address.parse(redis_url)
+    except ValueError as error:
+        raise DevError(f"--redis-url: {error}") from None
+    problem = ""
+    for place in address.servers:
+        try:
+            socket.create_connection(place, CONNECT_SECONDS).close()
+        except OSError as error:
+            problem = str(error.strerror or error)
+        else:
+            return
+    if problem:
+        raise DevError(f"--redis-url: no response at {address.shown}: {problem}")
 
 
 class Dev:

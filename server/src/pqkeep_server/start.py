@@ -45,7 +45,7 @@ _LOG = logger(__name__)
 
 FIXED = (
     *("host", "port", "management_address", "redis_url", "redis_password_file", "database"),
-    *("database_password_file", "pepper_file"),
+    *("redis_sentinel_password_file", "database_password_file", "pepper_file"),
 )
 """Gateway settings that a renewal cannot change, because old and new gateways serve side by side on
 the same sockets and must see each other's changes."""

@@ -4,11 +4,15 @@ import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
@@ -19,10 +23,11 @@ from redis.exceptions import (
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit, Usage
+from pqkeep_gateway.redis_address import RedisAddress, parse
 from pqkeep_gateway.rehearsal import is_rehearsal
-from pqkeep_gateway.storage.redis_script import RedisScript
+from pqkeep_gateway.storage.redis_script import RedisScript, is_read_only
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.commits import WriteProblem
+from pqkeep_protocol.commits import IN_WORDS, WriteProblem
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
@@ -43,9 +48,20 @@ WINDOW_KEY = "pqkeep:window:"
 
 LEAST_REDIS = (6, 2)
 
+ANEW = "anew"
+
+SENTINEL_SECONDS = 0.5
+"""The time limit of one Sentinel. So a third one is asked in time if two hang."""
+FOLLOW_SECONDS = 0.5
+"""The period in which Sentinels are asked for the primary."""
+
+PROBED, PROBES = "readiness", Limit(64, 1)
+"""A window that checks enter."""
+
 _MICROSECONDS = 1_000_000
 _CHANGED = -1
 _FAILURES = (RedisError, OSError, TimeoutError)
+AUTHENTICATION_ERRORS = (AuthenticationError, AuthenticationWrongNumberOfArgsError)
 _PROBLEMS: Mapping[str, WriteProblem] = {
     "OOM": WriteProblem.FULL,
     "MISCONF": WriteProblem.FULL,  # it cannot save to disk
@@ -98,54 +114,70 @@ no call entered. Expired events are removed, at most a hundred for each call, so
 long. A window in the future belongs to a gateway with another clock, and is dropped."""
 
 CHANGES = """
-if redis.call('EXISTS', KEYS[1]) == 0 then
+if ARGV[3] ~= '' or redis.call('EXISTS', KEYS[1]) == 0 then
   local time = redis.call('TIME')
   redis.call('SET', KEYS[1], time[1] .. string.format('%06d', time[2]), 'EX', ARGV[1])
 end
 return redis.call('INCRBY', KEYS[1], ARGV[2])
 """
-"""Increase the change counter. A missing counter begins at a number that was never used before.
+"""Increase the change counter. A missing counter begins at a number that was never used before, and
+with ANEW any counter does.
 
 The counter expires every half minute on purpose. If a gateway stops between a change and its
 announcement, no other gateway caches the old state for longer than that.
 """
 
 
+class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to the primary that Sentinels name. At capacity, a caller waits."""
+
+
 class RedisRateLimiter:
     """A RateLimiter that several gateways share.
 
     Their common time is the server's at each gateway's first request, continued by a steady clock.
+    With Sentinels, the server is their current primary. A primary that was a replica can lack the
+    last announcements, and its clock can differ.
     """
 
     cache_seconds = float(CACHE_SECONDS)
 
-    def __init__(self, url: str, password_file: Path | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        url: str,
+        password_file: Path | None,
+        clock: Clock,
+        *,
+        sentinel_password_file: Path | None = None,
+    ) -> None:
         """Connect at the first use. Raises ConfigError."""
         try:
-            parts = urlsplit(url)
-            if parts.password or "password" in parse_qs(parts.query):
-                raise ConfigError(
-                    "redis_url: remove the password from the URL and put it into"
-                    " redis_password_file"
-                )
-            pool = BlockingConnectionPool.from_url(
-                url,
-                password=_password(password_file),
-                max_connections=MAX_CONNECTIONS,
-                timeout=TIMEOUT_SECONDS,
-                socket_timeout=None,  # whole exchanges have a timeout, which is cheaper
-                socket_connect_timeout=TIMEOUT_SECONDS,
-                driver_info=None,  # Redis 7.0 has no CLIENT SETINFO, and rejects ACL rules with it
-            )
-        except ValueError:
-            raise ConfigError("redis_url: not a redis://, rediss:// or unix:// URL") from None
-        self._redis = Redis.from_pool(pool)  # also closes the pool
-        self._enter = RedisScript(self._redis, ENTER, self._now, TIMEOUT_SECONDS)
+            self._address = address = parse(url)
+            options: dict[str, Any] = {
+                **parse_url(address.url),
+                "password": _password(password_file, "Redis password"),
+                "timeout": TIMEOUT_SECONDS,
+                "max_connections": MAX_CONNECTIONS,
+                "socket_timeout": None,  # whole exchanges have a timeout, which is cheaper
+                "socket_connect_timeout": TIMEOUT_SECONDS,
+                "driver_info": None,  # Redis 7.0 has no CLIENT SETINFO, and rejects ACL rules with it
+            }
+        except ValueError as error:
+            raise ConfigError(f"redis_url: {error}") from None
+        self._pool: _PrimaryPool | None = None
+        """The connections to the primary that Sentinels name."""
+        if address.service is None:
+            self._redis = Redis.from_pool(BlockingConnectionPool(**options))
+        else:
+            self._pool = _primary_pool(address, options, sentinel_password_file)
+            self._redis = Redis.from_pool(self._pool)  # also closes the pool
+        self._enter = RedisScript(self._redis, ENTER, self._now, TIMEOUT_SECONDS, self._reconnected)
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
         self._offset: float | None = None
-        place = parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
-        self._address = f"{parts.scheme}://{place}"
+        self._primary: tuple[str, int] | None = None
+        """The primary with the time of ``_offset``."""
+        self._following: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Try the commands of a request once. Raises ConfigError if none could ever succeed.
@@ -155,15 +187,27 @@ class RedisRateLimiter:
         try:
             told = await _in_time(self._redis.execute_command("HELLO"))  # type: ignore[no-untyped-call]
             self._require_version(told)
-            await _in_time(self._changes(keys=[CHANGES_KEY], args=[CACHE_SECONDS, 0]))
+            await _in_time(self._changes(keys=[CHANGES_KEY], args=[CACHE_SECONDS, 0, ""]))
             await self._enter((f"{WINDOW_KEY}start", CHANGES_KEY), ("", 1, 1, 1, 1))
         except _FAILURES as error:
             if (problem := _permanent_problem(error)) is not None:
-                raise ConfigError(f"redis_url: {self._address}: {problem}") from None
-            _LOG.error(
-                "the rate limits' server cannot be used yet",
-                address=self._address,
-                problem=problem_of(error).value,
+                raise ConfigError(f"redis_url: {self._place}: {problem}") from None
+            if isinstance(error, MasterNotFoundError):
+                await self._require_service()
+            _LOG.error("the rate limits' server cannot be used yet", cause=self._cause(error))
+        if self._pool is not None:
+            self._following = asyncio.create_task(self._follow(self._pool))
+
+    async def _require_service(self) -> None:
+        """Raise ConfigError if the Sentinels that respond know other names only."""
+        known: set[str] = set()
+        for sentinel in () if self._pool is None else self._pool.sentinel_manager.sentinels:
+            with suppress(*_FAILURES):
+                known |= set(await _in_time(sentinel.sentinel_masters()))
+        if known and self._address.service not in known:
+            raise ConfigError(
+                f"redis_url: {self._place}: the Sentinels do not know this name, but"
+                f" {', '.join(sorted(known))}"
             )
 
     def _require_version(self, told: Any) -> None:
@@ -174,7 +218,7 @@ class RedisRateLimiter:
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if server == "redis" and numbers < LEAST_REDIS:
             raise ConfigError(
-                f"redis_url: {self._address} is Redis {version}; pqkeep needs Valkey, or Redis"
+                f"redis_url: {self._place} is Redis {version}; pqkeep needs Valkey, or Redis"
                 f" {'.'.join(map(str, LEAST_REDIS))} or later"
             )
 
@@ -196,7 +240,7 @@ class RedisRateLimiter:
                 ),
             )
         except _FAILURES as error:
-            raise _unavailable(error) from None
+            raise self._unavailable(error) from None
         if admitted == _CHANGED:
             raise ChangedError
         if place >= admitted:
@@ -217,7 +261,7 @@ class RedisRateLimiter:
 
     async def withdraw(self, subject: str) -> None:
         """Take back one counted event of a subject."""
-        await _available(_in_time(self._redis.lpop(WINDOW_KEY + subject)))
+        await self._available(self._redis.lpop(WINDOW_KEY + subject))
 
     async def changes(self) -> int:
         """Return the change counter."""
@@ -228,46 +272,108 @@ class RedisRateLimiter:
         if not is_rehearsal():
             await self._add_changes(1)
 
+    async def check(self) -> None:
+        """Raise UnavailableError if requests cannot be counted."""
+        await self.changes()
+        await self.enter(PROBED, PROBES)
+
     async def close(self) -> None:
         """Close the connections."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         await self._enter.close()
         await self._redis.aclose()
+        if self._pool is not None:
+            await self._pool.sentinel_manager.aclose()
 
     async def _add_changes(self, count: int) -> int:
-        args = [CACHE_SECONDS, count]
-        return int(await _available(_in_time(self._changes(keys=[CHANGES_KEY], args=args))))
+        args: list[str | int] = [CACHE_SECONDS, count, ""]
+        return int(await self._available(self._changes(keys=[CHANGES_KEY], args=args)))
+
+    async def _follow(self, pool: _PrimaryPool) -> None:
+        """Leave a primary that still responds when the Sentinels have named another one."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            before = self._known_primary()
+            with suppress(*_FAILURES):
+                await _in_time(pool.get_master_address())  # type: ignore[no-untyped-call]
+            if self._known_primary() != before is not None:
+                _LOG.warning("the rate limits have another primary", address=self._place)
+                await self._enter.close()
+
+    async def _reconnected(self) -> None:
+        """Make all gateways discard their cached look-ups.
+
+        The server may have lost announcements: it can be another one, at the same address even.
+        """
+        await self._changes(keys=[CHANGES_KEY], args=[CACHE_SECONDS, 0, ANEW])
+        if self._known_primary() != self._primary:
+            self._offset = await self._measure_offset()
+
+    def _known_primary(self) -> tuple[str, int] | None:
+        """Return the primary of the last connection with Sentinels."""
+        return None if self._pool is None else self._pool.master_address
 
     async def _measure_offset(self) -> float:
         """Return the seconds by which the server's time is ahead of the clock."""
         seconds, microseconds = await _in_time(self._redis.time())
+        self._primary = self._known_primary()
         return float(seconds + microseconds / _MICROSECONDS - self._clock())
 
     def _now(self) -> int:
         return int((self._clock() + (self._offset or 0.0)) * _MICROSECONDS)
 
+    @property
+    def _place(self) -> str:
+        """The address for messages, with the primary if it is known."""
+        primary = self._known_primary()
+        named = "" if primary is None else f" (primary {primary[0]}:{primary[1]})"
+        return f"{self._address.shown}{named}"
 
-def _password(file: Path | None) -> str | None:
-    return None if file is None else read_secret_text(file, "Redis password")
+    async def _available(self, response: Awaitable[Any]) -> Any:
+        try:
+            return await _in_time(response)
+        except _FAILURES as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> UnavailableError:
+        problem, cause = problem_of(error), self._cause(error)
+        _LOG.error("the rate limits' server cannot be used", problem=problem.value, cause=cause)
+        return UnavailableError(problem, cause)
+
+    def _cause(self, error: Exception) -> str:
+        return f"{self._place}: {_permanent_problem(error) or _passing_problem(error)}"
+
+
+def _primary_pool(
+    address: RedisAddress, options: Mapping[str, Any], password_file: Path | None
+) -> _PrimaryPool:
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    sentinels = Sentinel(  # type: ignore[no-untyped-call]
+        address.servers,
+        sentinel_kwargs={
+            **tls,
+            "ssl": address.is_tls,
+            "password": _password(password_file, "Sentinels' password"),
+            "socket_timeout": SENTINEL_SECONDS,
+            "socket_connect_timeout": SENTINEL_SECONDS,
+            "driver_info": None,
+            "retry": Retry(NoBackoff(), 0),
+        },
+    )
+    ignored = {"host", "port", "connection_class"}  # of a Sentinel
+    kept = {name: value for name, value in options.items() if name not in ignored}
+    return _PrimaryPool(address.service, sentinels, ssl=address.is_tls, **kept)  # type: ignore[no-untyped-call]
+
+
+def _password(file: Path | None, what: str) -> str | None:
+    return None if file is None else read_secret_text(file, what)
 
 
 async def _in_time(response: Awaitable[Any]) -> Any:
     async with asyncio.timeout(TIMEOUT_SECONDS):
         return await response
-
-
-async def _available(response: Awaitable[Any]) -> Any:
-    try:
-        return await response
-    except _FAILURES as error:
-        raise _unavailable(error) from None
-
-
-def _unavailable(error: Exception) -> UnavailableError:
-    problem = problem_of(error)
-    _LOG.error(
-        "the rate limits' server cannot be used", problem=problem.value, error=type(error).__name__
-    )
-    return UnavailableError(problem)
 
 
 def problem_of(error: Exception) -> WriteProblem:
@@ -280,27 +386,57 @@ def problem_of(error: Exception) -> WriteProblem:
     return WriteProblem.NO_RESPONSE
 
 
+_REJECTED = (
+    "the server rejects the user or the password: check the user in redis_url and the file"
+    " redis_password_file"
+)
+_REJECTED_BY_SENTINEL = (
+    "a Sentinel rejects the password: check the file redis_sentinel_password_file"
+)
+_WITHOUT_RIGHT = (
+    "the server's access rules (ACL) forbid a command that the gateway needs: use the rules in"
+    " deploy/valkey.conf"
+)
+_NO_SENTINEL = "a server in redis_url is not a Sentinel: name the Sentinels' ports"
+_TLS_FAILED = (
+    "TLS failed: use rediss:// only for a server with TLS and a trusted certificate for its address"
+)
+_NOT_REDIS = "the server is not Redis or Valkey, or it uses TLS: then write rediss://"
+_REPLICA = (
+    "the server is a read-only replica: name its primary, or the Sentinels (redis+sentinel://)"
+)
+
+
 def _permanent_problem(error: Exception) -> str | None:
     """Return a description of an error that retries cannot solve, or None."""
     text = f"{getattr(error, 'status_code', '')} {error}"
     causes = (error, error.__cause__, error.__context__)
-    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
-        return (
-            "the server rejects the user or the password: check the user in redis_url and the "
-            "file redis_password_file"
-        )
-    if problem_of(error) is WriteProblem.FORBIDDEN:
-        return (
-            "the server's access rules (ACL) forbid a command that the gateway needs: use the "
-            "rules in deploy/valkey.conf"
-        )
-    if isinstance(error, ResponseError) and "unknown command" in text:
-        return f"the server is too old, or is not Redis: {error}"
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return "TLS failed: use rediss:// only for a server with TLS and a trusted certificate"
-    if isinstance(error, InvalidResponse) or "Protocol error" in text:
-        return "the server is not Redis or Valkey, or it uses TLS: then write rediss://"
-    return None
+    is_unknown_command = isinstance(error, ResponseError) and "unknown command" in text
+    is_of_sentinel = isinstance(error, MasterNotFoundError)
+    problems = (
+        (isinstance(error, AUTHENTICATION_ERRORS), _REJECTED),
+        (is_of_sentinel and AuthenticationError.__name__ in text, _REJECTED_BY_SENTINEL),
+        (problem_of(error) is WriteProblem.FORBIDDEN, _WITHOUT_RIGHT),
+        (is_unknown_command and "SENTINEL" in text.upper(), _NO_SENTINEL),
+        (is_unknown_command, f"the server is too old, or is not Redis: {error}"),
+        (any(isinstance(cause, ssl.SSLError) for cause in causes), _TLS_FAILED),
+        (is_of_sentinel and "SSL" in text, _TLS_FAILED),
+        (isinstance(error, InvalidResponse) or "Protocol error" in text, _NOT_REDIS),
+    )
+    return next((description for applies, description in problems if applies), None)
+
+
+def _passing_problem(error: Exception) -> str:
+    """Return a description of an error that may pass. It has no text of the server."""
+    if isinstance(error, MasterNotFoundError):
+        unreached = str(error).count("Error(")
+        return "no Sentinel responds with a primary" if unreached else "the primary is away"
+    if is_read_only(error):
+        return _REPLICA
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, OSError) and cause.strerror:
+            return f"it does not respond: {cause.strerror}"
+    return IN_WORDS[problem_of(error)]
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ the client's pipelines, which would cost more than the rest.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from hiredis import pack_command
@@ -16,6 +16,11 @@ from redis.exceptions import NoScriptError, ResponseError
 
 MAX_CALLS = 256
 """Calls in a batch. The server responds to all of them before it serves another client."""
+
+
+def is_read_only(error: Exception) -> bool:
+    """Return whether a server's error says that it is a replica."""
+    return "READONLY" in f"{getattr(error, 'status_code', '')} {error}"
 
 
 class _Call(NamedTuple):
@@ -35,13 +40,23 @@ class RedisScript:
     """
 
     def __init__(
-        self, redis: Redis, text: str, now: Callable[[], int], timeout_seconds: float
+        self,
+        redis: Redis,
+        text: str,
+        now: Callable[[], int],
+        timeout_seconds: float,
+        reconnected: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the time limit for a batch's response. The client itself has none."""
+        """Take the time limit for a batch's response. The client itself has none.
+
+        ``reconnected`` is called for each connection after the first, before its first batch.
+        """
         self._redis = redis
         self._text = text
         self._now = now
         self._timeout_seconds = timeout_seconds
+        self._reconnected = reconnected
+        self._is_first = True
         self._digest: str = redis.register_script(text).sha
         self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
@@ -117,11 +132,15 @@ class RedisScript:
         ]
         await connection.send_packed_command(packed, check_health=False)
         responses: list[Any] = []
+        is_replica = False
         for _ in calls:
             try:
                 responses.append(await connection.read_response())
             except ResponseError as refusal:
                 responses.append(refusal)
+                is_replica = is_replica or is_read_only(refusal)
+        if is_replica:  # a primary before, which Sentinels know
+            await self.close()
         return responses
 
     async def _open(self) -> Connection:
@@ -130,4 +149,7 @@ class RedisScript:
             await self.close()
         if self._connection is None:
             self._connection = await self._redis.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+            if self._reconnected is not None and not self._is_first:
+                await self._reconnected()
+            self._is_first = False
         return self._connection

@@ -1,0 +1,107 @@
+"""Windows in a Valkey that Sentinels replace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures.redis import Sentinels, running_sentinels
+
+from pqkeep_gateway.access.rate_limit import ChangedError, Limit
+from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.settings import ConfigError
+
+LIMIT = Limit(5, 60)
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[Sentinels]:
+    """A primary, a replica and two Sentinels."""
+    settings = {"down-after-milliseconds": "300", "failover-timeout": "3000"}
+    with running_sentinels(1, 2, settings) as running:
+        yield running
+
+
+@pytest.fixture
+def password_file(sentinels: Sentinels, tmp_path: Path) -> Path:
+    """The password of servers and Sentinels."""
+    file = tmp_path / "password"
+    file.write_text(sentinels.password)
+    file.chmod(0o600)
+    return file
+
+
+def _limiter(url: str, password: Path | None, of_sentinels: Path | None) -> RedisRateLimiter:
+    return RedisRateLimiter(url, password, time.monotonic, sentinel_password_file=of_sentinels)
+
+
+async def _problem(url: str, password: Path | None, of_sentinels: Path | None) -> str:
+    limiter = _limiter(url, password, of_sentinels)
+    try:
+        with pytest.raises(ConfigError) as raised:
+            await limiter.open()
+    finally:
+        await limiter.close()
+    return str(raised.value)
+
+
+async def test_what_is_wrong_with_sentinels_is_named(
+    sentinels: Sentinels, password_file: Path
+) -> None:
+    """A rejected password, an unknown name and a server that is no Sentinel end the start."""
+    url = sentinels.url
+    assert "redis_sentinel_password_file" in await _problem(url, password_file, None)
+    assert "file redis_password_file" in await _problem(url, None, password_file)
+    unknown = await _problem(url.replace("/pqkeep", "/other"), password_file, password_file)
+    assert "do not know this name, but pqkeep" in unknown
+    at_server = f"redis+sentinel://127.0.0.1:{sentinels.nodes[0]}/pqkeep"
+    assert "not a Sentinel" in await _problem(at_server, password_file, password_file)
+
+
+async def test_a_replica_is_named(sentinels: Sentinels, password_file: Path) -> None:
+    """The cause of a server that is a read-only replica has its address."""
+    address = f"redis://127.0.0.1:{sentinels.nodes[1]}"
+    limiter = _limiter(address, password_file, None)
+    with pytest.raises(UnavailableError) as raised:
+        await limiter.check()
+    await limiter.close()
+    assert raised.value.problem.value == "read-only"
+    assert raised.value.cause.startswith(f"{address}: the server is a read-only replica")
+
+
+async def _until_counted(limiter: RedisRateLimiter, subject: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            await limiter.enter(subject, LIMIT)
+        except UnavailableError:
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+async def test_a_killed_primary_is_replaced(sentinels: Sentinels, password_file: Path) -> None:
+    """The window goes on with the replica, and no look-up from before the change is valid."""
+    limiter = _limiter(sentinels.url, password_file, password_file)
+    await limiter.open()
+    as_of = await limiter.changes()
+    for _ in range(3):
+        assert await limiter.enter("a", LIMIT, as_of) is None
+    first, second = sentinels.nodes
+    with sentinels.client(first) as primary:
+        primary.execute_command("WAIT", 1, 2000)
+    sentinels.kill(first)
+    with pytest.raises(UnavailableError) as raised:
+        await limiter.enter("a", LIMIT, as_of)
+    assert f"primary 127.0.0.1:{first}" in raised.value.cause
+    await _until_counted(limiter, "other")
+    assert sentinels.primary() == second
+    with pytest.raises(ChangedError):
+        await limiter.enter("a", LIMIT, as_of)
+    assert await limiter.changes() > as_of
+    assert [await limiter.enter("a", LIMIT) is None for _ in range(3)] == [True, True, False]
+    await limiter.close()
