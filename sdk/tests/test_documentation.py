@@ -34,6 +34,7 @@ RESOURCES = (
     "installation",
     "operators",
     "status",
+    "requests",
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import tomllib
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -47,6 +48,8 @@ RUN: Mapping[str, str] = {
     "docs/audit.md sh": "test_operators_pages.py::test_audit_in_order",
     "docs/cli.md sh": "test_documents_in_order.py::test_everything_in_order",
     "docs/cms.md sh": "test_every_snippet.py::test_cms_in_order",
+    "docs/configuration-as-code.md sh": "test_every_snippet.py::test_configuration_as_code_in_order",
+    "docs/configuration-as-code.md yaml": "test_every_snippet.py::test_configuration_as_code_in_order",
     "docs/configuration.md sh": "test_every_snippet.py::test_configuration_in_order",
     "docs/cryptography.md python": "test_documented_cryptography.py::test_the_programs_are_all_there",
     "docs/first-change.md diff": "test_first_change.py::test_the_page_works_in_one_try",
@@ -88,6 +91,7 @@ RUN: Mapping[str, str] = {
 """A page and a language, and the test that runs these snippets."""
 
 NOT_HERE: Mapping[str, str] = {
+    "docs/configuration-as-code.md hcl": "needs Terraform: tests/transit sends its requests",
     "docs/operations.md sql": "a superuser of a server: tests/backup has the same role",
     "docs/workloads.md bash": "needs a platform: tests/contract/test_workloads.py sets the variables",
     "docs/workloads.md yaml": "needs a kubelet",
@@ -232,6 +236,26 @@ def test_issuer_and_role_of_the_page(installation: Installation) -> None:
         assert operator.ask(*change).is_success
     response = operator.ask(method, path, {**body, "role": f"{tenant.tenant_id}/deploy"})
     assert "subject_token" in response.text or response.status_code == 401, response.text
+
+
+def test_configuration_as_code_in_order(
+    installation: Installation, shell: Shell, tmp_path: Path
+) -> None:
+    """The page's first file makes its tenant, once; its second one goes into a settings file."""
+    page = ROOT / "docs" / "configuration-as-code.md"
+    first, second = (text for language, text in snippets(page) if language == "yaml")
+    (tmp_path / "acme.yaml").write_text(first)
+    (tmp_path / "providers.yaml").write_text(second)
+    (tmp_path / "gateway.toml").write_text("port = 8080\n")
+    operator = installation.environment(installation.ready["operator_key"])
+    applying, exporting = commands("configuration-as-code.md")
+    shell(applying, operator)
+    shell(replaced(exporting, {"export-config": "export-config --tenant Acme"}), operator)
+    exported = yaml.safe_load((tmp_path / "installation.yaml").read_text())["tenants"][0]
+    assert exported.keys() == yaml.safe_load(first)["tenants"][0].keys() | {"status"}
+    shell("pqkeep apply -f providers.yaml --gateway-settings gateway.toml", operator)
+    settings = tomllib.loads((tmp_path / "gateway.toml").read_text())
+    assert settings["single_sign_on"][0]["issuer"] in second
 
 
 @pytest.mark.campaign

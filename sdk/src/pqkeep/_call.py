@@ -40,6 +40,8 @@ class Call(Generic[R_co]):
     """A body that is already encoded as JSON, instead of ``body``."""
     changes: bool = False
     """True if the call changes something, and must do so only once."""
+    idempotency_key: str | None = None
+    """The Idempotency-Key of a change. None: a new one."""
     form: ResponseForm = "envelope"
     """The form of the response. In the envelope, fields are under ``data``. Plain text is the field ``text``."""
     destination: Path | None = None

@@ -100,7 +100,7 @@ class Exchange(Generic[R]):
         if call.destination is not None:
             self._headers["Accept-Encoding"] = "gzip"  # only files are long
         if call.changes:
-            self._headers["Idempotency-Key"] = str(uuid4())
+            self._headers["Idempotency-Key"] = call.idempotency_key or str(uuid4())
         if call.body is not None:
             self._content = _encoded(call.body)
         if self._content is not None:

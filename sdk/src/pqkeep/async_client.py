@@ -18,6 +18,7 @@ from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
 from pqkeep.resources.notices import Notices
+from pqkeep.resources.requests import Requests
 from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
@@ -79,6 +80,7 @@ class AsyncClient:
         self.inventory: Inventory[AsyncTransport] = Inventory(self._transport)
         self.operators: Operators[AsyncTransport] = Operators(self._transport)
         self.status: Status[AsyncTransport] = Status(self._transport)
+        self.requests: Requests[AsyncTransport] = Requests(self._transport)
 
     @cached_property
     def local(self) -> "AsyncLocal":

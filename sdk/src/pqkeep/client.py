@@ -19,6 +19,7 @@ from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.macs import Macs
 from pqkeep.resources.notices import Notices
+from pqkeep.resources.requests import Requests
 from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
@@ -92,6 +93,7 @@ class Client:
         self.inventory: Inventory[Transport] = Inventory(self._transport)
         self.operators: Operators[Transport] = Operators(self._transport)
         self.status: Status[Transport] = Status(self._transport)
+        self.requests: Requests[Transport] = Requests(self._transport)
 
     @cached_property
     def local(self) -> "Local":

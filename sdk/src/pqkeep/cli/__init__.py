@@ -17,6 +17,7 @@ from typing import Annotated
 from pqkeep.cli import (
     age,
     api_keys,
+    apply,
     audit,
     campaign,
     cms,
@@ -57,6 +58,7 @@ signing.add_to(app)
 shared_secrets.add_to(app)
 macs.add_to(app)
 kms_plugin.add_to(app)
+apply.add_to(app)
 for group in (
     keys,
     keyrings,

@@ -59,6 +59,8 @@ NOT_VERIFIED = 7
 UNAVAILABLE = 8
 LEFT = 9
 """The status if a campaign has data left."""
+CHANGES = 10
+"""The status of ``apply --dry-run`` if the service differs from the file."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143

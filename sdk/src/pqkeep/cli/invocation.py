@@ -67,15 +67,15 @@ class Invocation:
         """True if the result is JSON."""
         return self.output is Output.JSON
 
-    def connect(self, *, retries: int = RETRIES) -> "Client":
-        """Return a client. Raises ConfigurationError, and OSError for the API key's file.
+    def connect(self, *, retries: int = RETRIES, api_key: str | None = None) -> "Client":
+        """Return a client, by default with the API key of the options.
 
-        Its warnings of rules are notes.
+        Its warnings of rules are notes. Raises ConfigurationError, and OSError for the API key's file.
         """
         logging.getLogger("pqkeep").addHandler(_Notes(self.note))
         return pqkeep.Client(
             self.url,
-            self.api_key(),
+            api_key or self.api_key(),
             profile=self.profile,
             compliance_profile=self.compliance_profile,
             retries=retries,
