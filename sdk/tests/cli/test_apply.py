@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -224,7 +224,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
 def test_twenty_tenants_by_runs_that_are_all_killed(
     operator_command: Command, operator: Client, proxy: FaultProxy
 ) -> None:
-    """Twenty tenants come from runs of which each is killed at its fifth change."""
+    """Twenty tenants come from runs that are killed at their fifth change; the export is the same."""
     file = operator_command.directory / "twenty.yaml"
     file.write_bytes(declared(*(tenant(f"Acme {uuid4()}") for _ in range(20))))
     runs = 1
@@ -233,6 +233,12 @@ def test_twenty_tenants_by_runs_that_are_all_killed(
         assert runs < 200
     assert runs > 20
     require_same_end(operator_command, operator, file, 20)
+    exported = operator_command("export-config", "--secrets", "secrets")
+    assert exported.status == 0, exported.err
+    same = operator_command(
+        "apply", "-f", "-", "--secrets", "secrets", "--dry-run", stdin=exported.out
+    )
+    assert (same.status, same.out) == (0, b"")
 
 
 @pytest.mark.campaign
@@ -245,6 +251,18 @@ def test_two_runs_at_once(operator_command: Command, operator: Client) -> None:
     for process in both:
         process.communicate()
     require_same_end(operator_command, operator, file, 2)
+
+
+def test_a_suspended_tenant(run: Run, operator: Client) -> None:
+    """A tenant is suspended after everything else was made, and resumed before."""
+    wanted = tenant(f"Acme {uuid4()}", status="suspended")
+    assert run("apply", stdin=declared(wanted)).status == 0
+    (found,) = operator.tenants.list(name=wanted["name"])
+    assert found.status == "suspended"
+    assert run("apply", "--dry-run", stdin=declared(wanted)).out == b""
+    wanted |= {"status": "active"}
+    assert run("apply", stdin=declared(wanted)).status == 0
+    assert run("apply", "--dry-run", stdin=declared(wanted)).out == b""
 
 
 def test_a_change_of_scopes_makes_a_new_api_key(
@@ -349,15 +367,17 @@ def test_a_credential_that_may_not_do_everything(run: Run, operator: Client) -> 
 HOSTILE = "\x1b]0;owned\x07../../etc/passwd\n+name: trusted\u202e"
 
 
+@pytest.mark.threat("hostile-configuration")
 @pytest.mark.parametrize(
     ("tenants", "status"),
     [
-        ([{"id": "x/../../y", "name": HOSTILE, "plan": "\x1b[2J", "status": "active"}], 0),
+        ([{"id": str(UUID(int=1)), "name": HOSTILE, "plan": "\x1b[2J", "status": "active"}], 0),
+        ([{"id": "-x/../../y", "name": "a", "plan": "free", "status": "active"}], 1),
         ([{"id": 7, "name": "a", "plan": "free", "status": "active"}], 1),
         ([{"id": "a", "name": "a", "plan": ["free"], "status": "active"}], 1),
         (["a"], 1),
     ],
-    ids=["control characters", "no id", "a list", "a text"],
+    ids=["control characters", "a path as id", "no id", "a list", "a text"],
 )
 def test_a_hostile_service(nobody: Command, proxy: FaultProxy, tenants: Any, status: int) -> None:
     """Names of a service cannot control the terminal or leave the folder; other forms are refused."""
@@ -374,6 +394,7 @@ def test_a_hostile_service(nobody: Command, proxy: FaultProxy, tenants: Any, sta
     assert "\n+name: trusted" not in shown
 
 
+@pytest.mark.threat("hostile-configuration")
 def test_secrets_stay_in_their_folder(tmp_path: Path) -> None:
     """No tenant and no name can make a path outside the folder, or share a file."""
     from pqkeep.cli.secret_stores import Folder, Owner  # noqa: PLC0415 - loads with the command
@@ -383,7 +404,7 @@ def test_secrets_stay_in_their_folder(tmp_path: Path) -> None:
     odd = ["..", "../x", "/etc/passwd", "a.b", "a", "A" * 255, "\n", ".", "é", "a/b.c"]
     for number, tenant_name in enumerate(odd):
         for name in ("b.api-key", "../b", "x@y.invitation"):
-            owner = Owner(f"id-{number}", tenant_name)
+            owner = Owner(f"../{number}", tenant_name)
             store.expect(owner, name)
             assert store.is_missing(owner, name)
             store.put(owner, name, f"{number}-{len(name)}")
@@ -402,6 +423,7 @@ def test_a_folder_that_others_can_change_is_refused(run: Run, operator_command: 
     assert "chmod 0700" in ended.err
 
 
+@pytest.mark.campaign
 def test_colours_are_for_terminals(operator_command: Command, terminal: Any) -> None:
     """On a terminal the diff is coloured, and elsewhere it is not."""
     file = operator_command.directory / "one.yaml"

@@ -39,6 +39,8 @@ def refusal(text: str | bytes) -> tuple[str, str]:
         ("tenants: []\n", 1, "needs the field version"),
         ("version: 1\ntenants: {}\n", 2, "must be a list"),
         (TENANT + "    members: [{email: a@b, role: root}]\n", 4, "choose one of owner"),
+        (TENANT + "    members: [{email: -x@b, role: owner}]\n", 4, "e-mail"),
+        (TENANT + "    api_keys: [{name: -x, scopes: everything}]\n", 4, "64 letters"),
         (TENANT + "    api_keys: [{name: a}]\n", 4, "needs the field scopes"),
         (TENANT + "    credential: x\n    api_keys: []\n", 4, "names no API key"),
         (
@@ -77,6 +79,7 @@ def test_every_error_has_its_line(text: str | bytes, line: int, words: str) -> N
     assert "geheim" not in message + next_step
 
 
+@pytest.mark.threat("hostile-configuration")
 def test_a_bomb_costs_nothing() -> None:
     """Nine levels of aliases are refused at the first anchor."""
     bomb = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*a, *a]\n" for n in range(9))

@@ -99,6 +99,8 @@ class Plan:
     differences: list[Difference] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     removals: list[Action] = field(default_factory=list)
+    suspensions: list[Action] = field(default_factory=list)
+    """The last changes: a suspended tenant's API keys are refused."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -148,7 +150,7 @@ class Changes:
         for _ in range(MAX_ROUNDS):
             first = [action for action in plan.actions if action.is_first]
             removals = [action for action in plan.removals if action.removes in removed]
-            actions = first or [*plan.actions, *removals]
+            actions = first or [*plan.actions, *removals, *plan.suspensions]
             if not actions:
                 return
             try:
@@ -324,9 +326,9 @@ class _Comparison:
             self._client.requests.send("PATCH", path_of(owner.id), body=changed)
 
         what = f"change {', '.join(changed)} of the tenant {self._name}"
-        is_first = changed.get("status") == "active"
-        action = Action(what, change, is_first=is_first)
-        self._plan.actions.append(action)
+        action = Action(what, change, is_first=changed.get("status") == "active")
+        is_last = changed.get("status") == "suspended"
+        (self._plan.suspensions if is_last else self._plan.actions).append(action)
 
     def _create(self) -> None:
         wanted = self._tenant.values

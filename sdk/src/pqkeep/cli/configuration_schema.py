@@ -27,6 +27,8 @@ PLAN_RATE = "plan"
 _SIMILAR = 0.6
 _MAX_TEXT = 16_384
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,11}")
+_API_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_EMAIL = re.compile(r"[^\s@\x00-\x20-][^\s@\x00-\x20]*@[^\s@\x00-\x20]+")
 _FILE_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
 
 Values = dict[str, Any]
@@ -87,6 +89,23 @@ def _file(node: Node, name: str) -> str:
     value = text(node, name)
     if not _FILE_NAME.fullmatch(value):
         raise node.place.refusal(f"{name} must be a file's name", "remove control characters")
+    return value
+
+
+def _api_key_name(node: Node, name: str) -> str:
+    value = text(node, name)
+    if not _API_KEY_NAME.fullmatch(value):
+        raise node.place.refusal(
+            f"{name} of an API key must be 1 to 64 letters, digits, dots, dashes and underscores",
+            "begin it with a letter or a digit",
+        )
+    return value
+
+
+def _email(node: Node, name: str) -> str:
+    value = text(node, name)
+    if not _EMAIL.fullmatch(value):
+        raise node.place.refusal(f"{name} is not an e-mail address", "write it as ada@acme.example")
     return value
 
 
@@ -263,7 +282,7 @@ _VERSION = _integer(0, 1_000_000_000)
 _name = Field(text, is_required=True)
 
 API_KEY: Mapping[str, Field] = {
-    "name": _name,
+    "name": Field(_api_key_name, is_required=True),
     "scopes": Field(_scopes, is_required=True),
     "expires_at": Field(_time),
     "allowed_addresses": Field(_texts(_network, ordered=False)),
@@ -298,7 +317,7 @@ WORKLOAD_ROLE: Mapping[str, Field] = {
     "lifetime_seconds": Field(_integer(60, 3600), otherwise=900),
 }
 MEMBER: Mapping[str, Field] = {
-    "email": _name,
+    "email": Field(_email, is_required=True),
     "role": Field(_choice(ROLES), is_required=True),
 }
 PROVIDER: Mapping[str, Field] = {

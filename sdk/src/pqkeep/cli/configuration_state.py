@@ -1,6 +1,7 @@
 """The configuration that a service has, in the form of configuration files."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +28,7 @@ T = TypeVar("T")
 _MOST_PAGES = 10_000
 _PAGE = 100
 _GONE = frozenset({"deleted"})
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(slots=True)
@@ -106,10 +108,12 @@ def tenants(client: "Client") -> dict[str, TenantState]:
         status = member(data, "status", str)
         if status in _GONE:
             continue
-        name = member(data, "name", str)
+        name, identifier = member(data, "name", str), member(data, "id", str)
+        if not _UUID.fullmatch(identifier):
+            raise MalformedResponseError("a field of the response has another form", field="id")
         rate = _optional(data, "requests_per_minute", int)
         found[folded(name)] = TenantState(
-            owner=Owner(member(data, "id", str), name),
+            owner=Owner(identifier, name),
             values={
                 "plan": member(data, "plan", str),
                 "requests_per_minute": PLAN_RATE if rate is None else rate,
@@ -264,7 +268,7 @@ def read_keyrings(client: "Client", tenant: TenantState) -> None:
         client, "/kms/keys", "keys", all_keyrings="true", status="active", limit=_PAGE
     ):
         keyring = member(key, "keyring", str)
-        if keyring in keys:
+        if keyring in keys and key.get("legacy") is not True:  # only an import makes these
             keys[keyring].add(canonical(member(key, "algorithm", str)))
     for name, present in section.items():
         present.values["keys"] = sorted(keys[name])

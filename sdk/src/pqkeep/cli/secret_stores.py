@@ -10,6 +10,7 @@ import stat
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -59,16 +60,10 @@ class Folder:
     """A folder with a file of mode 0600 for each secret."""
 
     def __init__(self, path: Path) -> None:
-        """Use a folder, or make it. Raises Refusal if other users can change it, and OSError."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-        if os.name == "posix" and (
-            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in {0, os.geteuid()}
-        ):
-            raise Refusal(
-                f"other users can change the folder {path}", f"chmod 0700 {shlex.quote(str(path))}"
-            )
+        """Use a folder, which the first secret makes. Raises Refusal if others can change it."""
         self._path = path
+        if path.exists():
+            self._check()
 
     def get(self, owner: Owner, name: str) -> str | None:
         """Return the content of the file, or None."""
@@ -85,6 +80,8 @@ class Folder:
 
     def expect(self, owner: Owner, name: str) -> None:
         """Make an empty file beside the one that is coming."""
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check()
         with new_file(self._note(owner, name), replace=True):
             pass
 
@@ -97,11 +94,20 @@ class Folder:
         self._note(owner, name).unlink(missing_ok=True)
         return str(path)
 
+    def _check(self) -> None:
+        status = self._path.stat()
+        is_shared = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        if os.name == "posix" and (is_shared or status.st_uid not in {0, os.geteuid()}):
+            raise Refusal(
+                f"other users can change the folder {self._path}",
+                f"chmod 0700 {shlex.quote(str(self._path))}",
+            )
+
     def _file(self, owner: Owner, name: str) -> Path:
         """Return a path in the folder: no name can leave it, and no two names share it."""
         stem = quote(owner.name, safe=" ").replace(".", "%2E")
         if len(stem) > _MAX_STEM:
-            stem = owner.id
+            stem = sha256(owner.name.encode()).hexdigest()
         return self._path / f"{stem}.{quote(name, safe='@')}"
 
     def _note(self, owner: Owner, name: str) -> Path:
