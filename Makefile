@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels release release-check deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -139,10 +139,17 @@ screenshots: $(VENV)/dev ## photograph every page of the portal into screenshots
 
 wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirements, deploy/ and hashes
 	rm -rf dist
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist $(DISTRIBUTIONS:%=./%)
-	cp $(LOCKED) dist
+	umask 022 && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist $(DISTRIBUTIONS:%=./%)
+	install -m 0644 $(LOCKED) dist
 	tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --create deploy | gzip --no-name > dist/deploy.tar.gz
 	cd dist && sha256sum -- * > SHA256SUMS
+
+release: wheels $(VENV)/dev ## complete dist/ with packages, bundles, bills of materials, chart, notes: ARGS="--key FILE" signs it
+	$(BIN)/python -m release $(ARGS)
+
+release-check: $(VENV)/dev ## install, use, upgrade, remove and purge the release in bare Debian 12 and 13: needs root and mmdebstrap
+	$(BIN)/python -m tests.release bookworm
+	$(BIN)/python -m tests.release trixie
 
 deploycheck: $(VENV)/dev .venv-deploy/made ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas
 	PATH=$(CURDIR)/.venv-deploy/bin:$$PATH PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -n 0 tests/deploy $(ARGS)
@@ -160,7 +167,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .node .interop .debian site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .node .interop .debian .release site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -32,7 +32,7 @@ def main() -> int:
     folder, dist = ROOT / ".debian" / suite.name, ROOT / "dist"
     if not is_inside():
         prepare(folder, suite, dist / "run.txt")
-    enter()
+    enter("tests.deploy")
     began = time.monotonic()
     try:
         for name in arguments.campaigns or CAMPAIGNS:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from release.wheels import Wheel, wheels_in
 from tests.deploy.https import (
     CERTIFICATE,
     CLASSICAL,
@@ -152,7 +153,14 @@ def _formats(tree: Tree, url: str, api_key: str) -> str:
 
 def _newer(tree: Tree) -> list[Path]:
     """Build the wheels of a newer version into the tree."""
-    sources, target = tree.path("/root/sources"), tree.path("/newer")
+    target = tree.path("/newer")
+    wheels = newer_wheels(tree.path("/root/sources"), target)
+    return [Path("/newer") / wheel.path.name for wheel in wheels]
+
+
+def newer_wheels(sources: Path, target: Path) -> list[Wheel]:
+    """Build the wheels of a newer version from copies of the distributions."""
+    shutil.rmtree(sources, ignore_errors=True)
     for name in DISTRIBUTIONS:
         kept = shutil.ignore_patterns("tests", "__pycache__")
         shutil.copytree(ROOT / name, sources / name, ignore=kept)
@@ -164,4 +172,4 @@ def _newer(tree: Tree) -> list[Path]:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     folders = [str(sources / name) for name in DISTRIBUTIONS]
     subprocess.run([*build, "--no-index", f"--wheel-dir={target}", *folders], check=True)
-    return [Path("/newer") / each.name for each in target.glob("*.whl")]
+    return wheels_in(target)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -18,14 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.markers import Marker
+from release.wheels import download
 
 INSIDE = "PQKEEP_INSIDE"
 PACKAGES = ("ca-certificates", "curl", "make", "openssl", "python3", "python3-venv")
 WHEELS = Path("wheels")
 PROGRAMS = Path("/opt/pqkeep")
 SECONDS = 300.0
-GLIBC = (17, 24, 26, 28, 31, 34)
 ENVIRONMENT = {"PATH": "/opt/pqkeep/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
 
@@ -53,54 +51,27 @@ class CampaignError(Exception):
 
 
 def prepare(folder: Path, suite: Suite, requirements: Path) -> None:
-    """Make a tree and download its packages, each once. Needs root and the network."""
-    if not (folder / "tree").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        browser = ("chromium",) if suite.post_quantum else ()
-        packages = f"--include={','.join((*PACKAGES, *browser))}"
-        partial = folder / "partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        command: list[str | Path] = [
-            *("unshare", "--mount"),  # what it mounts is gone with it, however it ends
-            *("mmdebstrap", "--quiet", "--variant=minbase", packages, suite.name, partial),
-        ]
-        subprocess.run(command, check=True)
-        partial.rename(folder / "tree")
-    needed = folder / "requirements.txt"
-    needed.write_text(_needed(requirements.read_text(), _python_version(folder / "tree")))
-    version = suite.python.replace(".", "")
-    targets = [f"manylinux_2_{number}_{platform.machine()}" for number in GLIBC]
-    download: list[str | Path] = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"),
-        *("--require-hashes", f"--requirement={needed}", f"--dest={folder / WHEELS}"),
-        *(f"--python-version={suite.python}", "--implementation=cp"),
-        *(f"--abi={abi}" for abi in (f"cp{version}", "abi3", "none")),
-        *(f"--platform={target}" for target in (*targets, "any")),
+    """Make a tree with Python, and download its wheels, each once. Needs root and the network."""
+    browser = ("chromium",) if suite.post_quantum else ()
+    make_tree(folder, suite, *PACKAGES, *browser)
+    download(requirements, folder / WHEELS, suite.python, platform.machine())
+
+
+def make_tree(folder: Path, suite: Suite, *packages: str) -> None:
+    """Make a tree with packages of Debian, once. Needs root and the network."""
+    if (folder / "tree").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    command: list[str | Path] = [
+        *("unshare", "--mount"),  # what it mounts is gone with it, however it ends
+        *("mmdebstrap", "--quiet", "--variant=minbase"),
+        *((f"--include={','.join(packages)}",) if packages else ()),
+        *(suite.name, partial),
     ]
-    subprocess.run(download, check=True)
-
-
-def _python_version(tree: Path) -> str:
-    program = [
-        "chroot",
-        str(tree),
-        "python3",
-        "-c",
-        "import platform; print(platform.python_version())",
-    ]
-    return subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-
-
-def _needed(requirements: str, version: str) -> str:
-    """Return the requirements for a Python version, because pip uses the markers of its own version."""
-    environment = {"python_full_version": version}
-    kept = []
-    for entry in re.split(r"\n(?=\S)", requirements):
-        first, line_end, hashes = entry.partition("\n")
-        name, _, marker = first.removesuffix("\\").partition(" ; ")
-        if not marker or Marker(marker.strip()).evaluate(environment):
-            kept.append(f"{name.strip()} \\{line_end}{hashes}")
-    return "\n".join(kept)
+    subprocess.run(command, check=True)
+    partial.rename(folder / "tree")
 
 
 def is_inside() -> bool:
@@ -108,11 +79,11 @@ def is_inside() -> bool:
     return INSIDE in os.environ
 
 
-def enter() -> None:
-    """Restart this program with its own mounts and process ids, unless it already has them."""
+def enter(module: str) -> None:
+    """Restart a module with its own mounts and process ids, unless this process already has them."""
     if not is_inside():
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        program = [sys.executable, "-m", "tests.deploy", *sys.argv[1:]]
+        program = [sys.executable, "-m", module, *sys.argv[1:]]
         os.execvpe(own[0], [*own, *program], {**os.environ, INSIDE: "1"})  # noqa: S606 - without a shell
 
 
@@ -120,7 +91,7 @@ class Tree:
     """An entered tree: its original files, with all changes in memory."""
 
     def __init__(self, folder: Path, dist: Path) -> None:
-        """Mount it. The wheels are in ``/wheels``."""
+        """Mount it. The wheels, and the files of a release, are in ``/wheels``."""
         memory = folder / "memory"
         memory.mkdir(exist_ok=True)
         _run("mount", "-t", "tmpfs", "tmpfs", memory)
@@ -132,7 +103,8 @@ class Tree:
         _run("mount", "-t", "proc", "proc", self.root / "proc")
         _run("mount", "-t", "tmpfs", "tmpfs", self.root / "dev/shm")
         self.path("/etc/hosts").write_text("127.0.0.1 localhost\n")
-        shutil.copytree(folder / WHEELS, self.root / WHEELS)
+        if (folder / WHEELS).exists():
+            shutil.copytree(folder / WHEELS, self.root / WHEELS)
         shutil.copytree(dist, self.root / WHEELS, dirs_exist_ok=True)
 
     def path(self, inside: str | Path) -> Path:

@@ -99,7 +99,6 @@ def _command() -> typer.Typer:
         name="pqkeepd",
         help="pqkeep: post-quantum cryptography as a service.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(pqkeepd)
