@@ -17,7 +17,7 @@ from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.example import migrate
-from tests.portal.visitors import assert_fits
+from tests.portal.visitors import assert_fits, assert_well_formed
 
 from pqkeep_gateway.languages import ENGLISH, LANGUAGES, PLACE, chosen, said, speaking
 from pqkeep_gateway.portal.app import PAGES
@@ -35,7 +35,7 @@ SAME = re.compile(
     r"""[\w.+-]*@|^[\w.-]+:[\w<>.-]|^-?[\w./*:-]*[-_/.*:][\w./*:-]*$|^ERR_|^:?\s?https?://
     |^[\w-]{4}$|^tenant\s[0-9a-f]|^default[/:]|^[0-9a-f]{16,}$|^192\.|^cnsa-|\d\s·\spqkeep$
     |^(API|CycloneDX|JSON|JWK|NIST|SHA|Kyber|Dilithium|ML-|SLH-|X-Wing|XAES|HMAC|Composite)
-    |^(English|Deutsch|Export|pqkeep|Python|curl|demo|languages|success|operator|refused|Cards\ to\ ML-KEM-1024)$
+    |^(English|Deutsch|Export|pqkeep|Python|curl|demo|languages|success|operator|refused|Standard\ Webhooks|Cards\ to\ ML-KEM-1024)$
     |^(Free|Starter|Growth|Professional|Enterprise|Enterprise\ Plus)$""",
     re.VERBOSE,
 )
@@ -194,6 +194,8 @@ def _compare(client: httpx2.Client, people: dict[str, Caller], left: dict[str, s
         if german.is_redirect:
             continue
         assert '<html lang="de">' in german.text, path
+        assert_well_formed(german.text)
+        assert_well_formed(english.text)
         assert "Cookie" in german.headers["vary"]
         both = _Shown(german.text).found & _Shown(english.text).found
         same = {text.removesuffix(" · pqkeep") for text in both if not SAME.search(text)}

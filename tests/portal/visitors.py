@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from typing import Any
 
 import httpx2
@@ -16,6 +17,24 @@ from tests.fixtures.installation import Installation
 from pqkeep_gateway.access.callers import GRANTS, Role
 
 MARKUP = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
+VOID = frozenset(
+    [
+        "area",
+        "base",
+        "br",
+        "col",
+        "embed",
+        "hr",
+        "img",
+        "input",
+        "link",
+        "meta",
+        "source",
+        "track",
+        "wbr",
+    ]
+)
+"""Elements without an end tag."""
 _OPERATION = re.compile(r'data-operation="([a-z_]+)"')
 _PERMISSIONS = {row.name: row.permission for row in api_rows(open_signup=False)}
 
@@ -94,3 +113,28 @@ def assert_headings_in_order(html: str) -> None:
     levels = [int(each) for each in re.findall(r"<h([1-6])", html.split("<dialog", maxsplit=1)[0])]
     assert levels[0] == 1
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), levels
+
+
+class _Nesting(HTMLParser):
+    """Checks that each element is closed where it must be."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open[-1] == tag, f"</{tag}> at {self.getpos()} closes {self.open[-3:]}"
+            self.open.pop()
+
+
+def assert_well_formed(html: str) -> None:
+    """Check that elements nest, and that no tag is shown as text."""
+    _Nesting(html)
+    assert not re.search(r"&lt;/?[a-z]+", html), "a tag is shown as text"

@@ -11,6 +11,7 @@ A message is a text with its values as ``{name}`` and its inline elements withou
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from jinja2 import nodes
@@ -446,9 +447,14 @@ def _call(name: str, text: str, places: Mapping[str, nodes.Expr]) -> nodes.Expr:
 
 
 def _joined(pieces: Sequence[Piece]) -> nodes.Expr:
-    return nodes.Concat(
-        [nodes.TemplateData(one) if isinstance(one, str) else one for one in pieces]
-    )
+    """Return HTML with values. One piece stands alone: Jinja folds a constant Concat to a string."""
+    parts: list[nodes.Expr] = []
+    for is_html, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        if is_html:
+            parts.append(nodes.TemplateData("".join(str(piece) for piece in group)))
+        else:
+            parts += [piece for piece in group if isinstance(piece, nodes.Expr)]
+    return parts[0] if len(parts) == 1 else nodes.Concat(parts)
 
 
 def _flat(element: _Element) -> list[Piece]:
