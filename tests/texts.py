@@ -21,7 +21,7 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from jinja2 import nodes
 
-from pqkeep_gateway.access.callers import Role
+from pqkeep_gateway.access.callers import OperatorRole, Role
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.api.audit_data import RecordData
 from pqkeep_gateway.api.inventory import NOT_SEEN
@@ -72,7 +72,7 @@ SCRIPT_NOUN = re.compile(r"\bmany\([^;\n]*?, \"(\w+)\"\)")
 SCRIPT_VALUE = re.compile(r"\$\{(?:[^{}]|\{[^}]*\})*\}")
 TABLES: tuple[tuple[str, Iterable[str]], ...] = (
     ("outcomes.py", tuple(OUTCOME_WORDS.values())),
-    ("callers.py", tuple(role.value for role in Role)),
+    ("callers.py", tuple(role.value for role in (*Role, *OperatorRole))),
     ("keys.py", tuple(status.value for status in KeyStatus)),
     ("entitlements.py", tuple(tier.value.replace("_", " ") for tier in Tier)),
     ("search.py", tuple(kind.value for kind in FoundKind)),

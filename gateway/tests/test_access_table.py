@@ -9,9 +9,12 @@ import pytest
 from pqkeep_gateway.access.callers import (
     CALLERS,
     GRANTS,
+    OPERATOR_CALLERS,
+    OPERATORS,
     PERMISSION_OF,
     Caller,
     Credential,
+    OperatorRole,
     Permission,
     Role,
     may,
@@ -39,7 +42,7 @@ PRINCIPALS: dict[Caller, Principal] = {
     Credential.API_KEY: API_KEY,
     Credential.ROTATED_API_KEY: replace(API_KEY, is_rotated=True),
     Credential.WORKLOAD: replace(API_KEY, workload="deploy"),
-    Credential.OPERATOR: OperatorPrincipal(),
+    **{caller: OperatorPrincipal(role=role) for role, caller in OPERATOR_CALLERS.items()},
     Credential.NONE: AnonymousPrincipal(),
     **{
         role: SessionPrincipal(
@@ -106,6 +109,36 @@ def test_a_row_without_a_permission_cannot_be_made() -> None:
     assert Endpoint(**row, permission=Permission.OWN_ACCOUNT).name == "me"
     with pytest.raises(TypeError, match="permission"):
         Endpoint(**row)
+
+
+def test_no_role_of_an_operator_is_a_role_of_a_person() -> None:
+    """The callers are distinct texts: an operator's role admin is not a member's role admin."""
+    assert len({str(caller) for caller in CALLERS}) == len(CALLERS)
+    assert OPERATOR_CALLERS.keys() == set(OperatorRole)
+    assert not OPERATORS & {*Role, Credential.NONE}
+
+
+@pytest.mark.threat("operator-sign-on")
+def test_weaker_operators_have_less_than_an_admin() -> None:
+    """A tenant admin and a reader have a part of the admin's permissions; a reader only reads."""
+    of_role = {
+        role: {permission for permission in Permission if may(caller, permission)}
+        for role, caller in OPERATOR_CALLERS.items()
+    }
+    admin = of_role[OperatorRole.ADMIN]
+    assert admin - of_role[OperatorRole.TENANT_ADMIN] == {
+        Permission.VIEW_INSTALLATION,
+        Permission.SIGN_CHECKPOINTS,
+    }
+    assert of_role[OperatorRole.TENANT_ADMIN] < admin
+    assert of_role[OperatorRole.READ_ONLY] == {
+        Permission.PUBLIC,
+        Permission.OWN_OPERATOR,
+        Permission.VIEW_TENANT,
+        Permission.SEARCH,
+        Permission.VIEW_TEAM,
+        Permission.VIEW_INSTALLATION,
+    }
 
 
 @pytest.mark.parametrize("caller", CALLERS)

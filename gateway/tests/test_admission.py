@@ -67,7 +67,7 @@ class People:
 class NoOperators:
     """A directory without named operators."""
 
-    async def find(self, digest: bytes) -> str | None:
+    async def find(self, digest: bytes) -> OperatorPrincipal | None:
         return None
 
 

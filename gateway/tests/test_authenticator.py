@@ -15,6 +15,7 @@ from pqkeep_gateway.access.admission import (
     Found,
 )
 from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
+from pqkeep_gateway.access.callers import OperatorRole
 from pqkeep_gateway.access.credential_lookups import (
     UNKNOWN_CREDENTIALS,
     CredentialLookups,
@@ -57,9 +58,10 @@ class OperatorDirectory:
         self.names: dict[bytes, str] = {}
         self.asked = 0
 
-    async def find(self, digest: bytes) -> str | None:
+    async def find(self, digest: bytes) -> OperatorPrincipal | None:
         self.asked += 1
-        return self.names.get(digest)
+        name = self.names.get(digest)
+        return None if name is None else OperatorPrincipal(name)
 
 
 class Setting:
@@ -265,6 +267,7 @@ async def test_principals_show_no_secret(setting: Setting) -> None:
     assert str(found.principal) == "api-key:1"
     assert setting.api_key not in repr(found)
     assert str(OperatorPrincipal()) == "operator"
+    assert str(OperatorPrincipal("ada", role=OperatorRole.READ_ONLY)) == "operator:ada/read-only"
 
 
 async def test_an_api_key_expires_at_the_second(setting: Setting) -> None:

@@ -366,9 +366,12 @@ async def test_an_operator_s_credential_is_that_operator_s(world: World) -> None
     )
     await operators.add("ada")
     digest = world.pepper.digest(await operators.rotate("ada"))
-    assert await store.find(digest) == "ada"
+    assert await store.find(digest) == OperatorPrincipal("ada")
     await change(world, OPERATORS, name="root")
     assert await store.find(digest) is None
+
+
+ADA = OperatorPrincipal("ada", is_read_only=True)
 
 
 async def test_an_operator_s_session_is_that_operator_s(world: World) -> None:
@@ -378,14 +381,14 @@ async def test_an_operator_s_session_is_that_operator_s(world: World) -> None:
         SqlOperators(world.engine),
     )
     first, second = [world.pepper.digest(await operators.add(name)) for name in ("ada", "grace")]
-    assert await store.find(second) == "grace"
+    assert await store.find(second) == OperatorPrincipal("grace")
     sessions = SqlOperatorSessions(world.engine)
     now = (await operators.list())[0].added_at
     begun = event(ATTRIBUTION, INSTALLATION, AuditEvent.OPERATOR_SIGN_IN)
     await sessions.add(b"s" * 32, OperatorSession(first, now, now, HERE), begun)
     found = await sessions.find(b"s" * 32)
     assert found is not None
-    assert found.name == "ada"
+    assert found.operator == ADA
     await change(world, OPERATOR_SESSIONS, operator_digest=second)
     assert await sessions.find(b"s" * 32) is None
 

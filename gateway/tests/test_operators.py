@@ -9,7 +9,7 @@ from gateway.tests.world import CONCURRENCY, ROUNDS, World
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.access.principals import OperatorError
+from pqkeep_gateway.access.principals import OperatorError, OperatorPrincipal
 from pqkeep_gateway.storage.operators import SqlOperators
 from pqkeep_gateway.tenancy.operators import MAX_OPERATORS, Operators
 from pqkeep_protocol.keys import INSTALLATION
@@ -36,7 +36,7 @@ async def test_a_credential_is_its_operator_s(
     made = {name: await operators.add(name) for name in ("ada", "grace.h-1_x")}
     for name, credential in made.items():
         assert kind_of(credential) is CredentialKind.OPERATOR
-        assert await store.find(pepper.digest(credential)) == name
+        assert await store.find(pepper.digest(credential)) == OperatorPrincipal(name)
     assert await store.find(pepper.digest(made["ada"] + "x")) is None
     listed = await operators.list()
     assert [entry.name for entry in listed] == sorted(made)
@@ -50,7 +50,7 @@ async def test_a_rotation_ends_the_old_credential(
     old = await operators.add("ada")
     new = await operators.rotate("ada")
     assert await store.find(pepper.digest(old)) is None
-    assert await store.find(pepper.digest(new)) == "ada"
+    assert await store.find(pepper.digest(new)) == OperatorPrincipal("ada")
     (shown,) = await operators.list()
     assert shown.rotated_at > shown.added_at
 
@@ -74,7 +74,7 @@ async def test_of_rotations_at_once_one_credential_is_valid(
     first = await operators.add("ada")
     made = await asyncio.gather(*(operators.rotate("ada") for _ in range(CONCURRENCY)))
     found = [await store.find(pepper.digest(key)) for key in (first, *made)]
-    assert Counter(found) == {None: CONCURRENCY, "ada": 1}
+    assert Counter(found) == {None: CONCURRENCY, OperatorPrincipal("ada"): 1}
     assert found[0] is None
 
 

@@ -396,7 +396,7 @@ async def test_attempts_from_one_address_are_limited(sso: Sso) -> None:
     """Beyond the budget, the provider gets no request."""
     sso.fake.is_unavailable = True
     sign_on = sso.sign_on
-    sign_on._budget = SourceBudget(Limit(2, 60), sso.world.clock)
+    sign_on._flow._budget = SourceBudget(Limit(2, 60), sso.world.clock)
     reasons = []
     for _ in range(3):
         with pytest.raises(RefusedError) as refused:

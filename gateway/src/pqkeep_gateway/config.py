@@ -98,7 +98,7 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An OpenID Connect provider for one tenant: a table ``[[single_sign_on]]``.
+    """An OpenID Connect provider for one tenant, or for operators: a table ``[[single_sign_on]]``.
 
     docs/single-sign-on.md explains how to set one up.
     """
@@ -111,8 +111,8 @@ class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     ) = None
     """Its public name on the sign-in page. Without a label it is not listed, and people begin at
     its address."""
-    tenant: UUID
-    """The identifier of the tenant of its people."""
+    tenant: UUID | None = None
+    """The identifier of the tenant of its people. Without it, set operator_roles."""
     issuer: ISSUER
     """The provider's issuer, exactly as it writes it. http is for development, on this machine."""
     client_id: _SHORT_TEXT
@@ -136,6 +136,10 @@ class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Whether people who sign in for the first time become members. Needs email_domains."""
     email_domains: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]+$")], ...] = ()
     """The domains of e-mail addresses that the provider may vouch for; empty: all."""
+    operator_roles: dict[_SHORT_TEXT, Literal["admin", "tenant-admin", "read-only"]] = {}
+    """Groups of operators, and their roles. The provider then signs in operators and has no tenant,
+    roles, default_role or create_members. The most powerful role of a person applies. A person
+    without any of these groups is refused."""
     local_passwords: bool = True
     """Whether the tenant's people may also have passwords here. If false, they can neither sign in
     with a password nor set one. API keys are not affected."""
@@ -144,12 +148,31 @@ class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Raise ValueError for contradictory settings."""
         if "openid" not in self.scopes:
             raise ValueError("single_sign_on: scopes: add openid")
+        if self.operator_roles:
+            self._check_operators()
+            return
+        if self.tenant is None:
+            raise ValueError("single_sign_on: set tenant, or operator_roles for operators")
         if not self.roles and self.default_role is None:
             raise ValueError(
                 "single_sign_on: no person would have a role: set roles or default_role"
             )
         if self.create_members and not self.email_domains:
             raise ValueError("single_sign_on: create_members needs email_domains")
+
+    def _check_operators(self) -> None:
+        """Raise ValueError for settings that only a tenant's provider has."""
+        if self.tenant is not None:
+            raise ValueError("single_sign_on: a provider with operator_roles has no tenant")
+        only_tenants = {
+            "roles": bool(self.roles),
+            "default_role": self.default_role is not None,
+            "create_members": self.create_members,
+            "local_passwords": not self.local_passwords,
+        }
+        for name, is_set in only_tenants.items():
+            if is_set:
+                raise ValueError(f"single_sign_on: remove {name}: the provider is for operators")
 
 
 class OpenTelemetry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -497,6 +520,12 @@ def _check_single_sign_on(
     """Raise ValueError for duplicate names or development settings."""
     if len({provider.name for provider in providers}) < len(providers):
         raise ValueError("single_sign_on: two providers have the same name")
+    tenants = {(each.issuer, each.client_id) for each in providers if not each.operator_roles}
+    if any((each.issuer, each.client_id) in tenants for each in providers if each.operator_roles):
+        raise ValueError(
+            "single_sign_on: client_id: register a client of its own for operators: a tenant's"
+            " provider has this one"
+        )
     if not providers or cookies == "loopback":
         return
     if public_url is None:

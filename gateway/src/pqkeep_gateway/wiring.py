@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.admission import Admission, Authenticator
-from pqkeep_gateway.access.callers import Role
+from pqkeep_gateway.access.callers import OperatorRole, Role
 from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, read_pepper
@@ -130,7 +130,12 @@ from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
-from pqkeep_gateway.people.single_sign_on import BEGINNINGS, ProviderRequests, SingleSignOn
+from pqkeep_gateway.people.single_sign_on import (
+    BEGINNINGS,
+    OperatorSignOn,
+    ProviderRequests,
+    SingleSignOn,
+)
 from pqkeep_gateway.people.step_up import Proofs, StepUp, StepUpMethods
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.portal.app import portal
@@ -278,6 +283,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         audit_delivery,
         _operator_digest(config),
         clock,
+        [client.provider for client in clients if client.provider.operator_roles],
     )
     admission = Admission(
         authenticator,
@@ -318,7 +324,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         disabled_for={
             TenantId(provider.tenant)
             for provider in config.single_sign_on
-            if not provider.local_passwords
+            if provider.tenant is not None and not provider.local_passwords
         },
     )
     attempts = AttemptLimits(
@@ -380,7 +386,15 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         SqlMailOutbox(engine), mailer, pepper, config.pages_url or here, clock
     )
     cookies = Cookies(config.cookies == "secure", (config.public_url, config.portal_url))
-    sign_ons = _sign_ons(clients, SqlIdentities(engine), sessions, pepper, audit_delivery, clock)
+    sign_ons = _sign_ons(
+        clients,
+        SqlIdentities(engine),
+        sessions,
+        operator_sessions,
+        pepper,
+        audit_delivery,
+        clock,
+    )
     proxies = TrustedProxies(config.trusted_proxies)
     connections = _connections(limits, proxies)
     observer = RequestObserver(logs=config.access_log)
@@ -590,6 +604,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         rate_limiter,
         cookies,
         step_up,
+        operator_sessions,
         audit_delivery,
         answer_to,
         proxies,
@@ -612,7 +627,12 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
                     development=config.cookies == "loopback",
                 ),
                 **single_sign_on.pages(
-                    sign_ons, sessions, cookies, proxies, config.pages_url or here
+                    sign_ons,
+                    sessions,
+                    operator_sessions,
+                    cookies,
+                    proxies,
+                    config.pages_url or here,
                 ),
             },
             None if tracing is None else tracing.request,
@@ -735,31 +755,27 @@ def _sign_ons(
     clients: Iterable[OpenIdProvider],
     store: SqlIdentities,
     sessions: Sessions,
+    operator_sessions: OperatorSessions,
     pepper: Pepper,
     audit_delivery: AuditDelivery,
     clock: Clock,
-) -> Sequence[SingleSignOn]:
-    budget = SourceBudget(BEGINNINGS, clock)
-    return [
-        SingleSignOn(
-            client.provider,
-            ProviderRequests(client.metadata, client.exchange),
-            store,
-            sessions,
-            budget,
-            pepper,
-            audit_delivery,
-            clock,
-        )
-        for client in clients
-    ]
+) -> Sequence[SingleSignOn | OperatorSignOn]:
+    budget, found = SourceBudget(BEGINNINGS, clock), list[SingleSignOn | OperatorSignOn]()
+    for client in clients:
+        provider, requests = client.provider, ProviderRequests(client.metadata, client.exchange)
+        shared = (budget, pepper, audit_delivery, clock)
+        if provider.operator_roles:
+            found.append(OperatorSignOn(provider, requests, operator_sessions, *shared))
+        else:
+            found.append(SingleSignOn(provider, requests, store, sessions, *shared))
+    return found
 
 
 def _provider(settings: SingleSignOnSettings) -> Provider:
     return Provider(
         name=settings.name,
         label=settings.label,
-        tenant=TenantId(settings.tenant),
+        tenant=INSTALLATION if settings.tenant is None else TenantId(settings.tenant),
         issuer=settings.issuer,
         client_id=settings.client_id,
         scopes=settings.scopes,
@@ -768,6 +784,9 @@ def _provider(settings: SingleSignOnSettings) -> Provider:
         default_role=None if settings.default_role is None else Role(settings.default_role),
         creates_members=settings.create_members,
         email_domains=frozenset(domain.lower() for domain in settings.email_domains),
+        operator_roles={
+            group: OperatorRole(role) for group, role in settings.operator_roles.items()
+        },
     )
 
 

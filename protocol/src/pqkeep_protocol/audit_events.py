@@ -57,6 +57,8 @@ class AuditEvent(StrEnum):
     ROTATE_OPERATOR = "rotate-operator"
     REMOVE_OPERATOR = "remove-operator"
     LIST_OPERATORS = "list-operators"
+    OPERATOR_ME = "operator-me"
+    END_OPERATOR_SESSIONS = "end-operator-sessions"
     REMOVE_SHARD = "remove-shard"
     ACKNOWLEDGE_EVENTS = "acknowledge-events"
     OPERATOR_LOGIN = "operator-login"

@@ -60,6 +60,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "operator rotate": accounts.rotate_operator,
     "operator remove": accounts.remove_operator,
     "operator list": accounts.list_operators,
+    "operator sessions": accounts.list_operator_sessions,
+    "operator end-sessions": accounts.end_operator_sessions,
     "admin create": accounts.invite,
     "refused-events": accounts.refused_events,
     "destructions list": destructions.list_all,
@@ -79,6 +81,8 @@ SECONDS: Mapping[str, float] = {
     "operator rotate": 60,
     "operator remove": 60,
     "operator list": 60,
+    "operator sessions": 60,
+    "operator end-sessions": 60,
     "admin create": 60,
     "refused-events": 60,
 }

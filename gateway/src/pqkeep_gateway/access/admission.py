@@ -82,8 +82,8 @@ class AddressNotAllowedError(Exception):
 
 FindApiKey = Callable[[bytes], Awaitable[Found | None]]
 """Returns the API key with a digest (32 bytes); None if it is unknown or revoked."""
-FindOperator = Callable[[bytes], Awaitable[str | None]]
-"""Returns the name of the operator with a credential digest (32 bytes)."""
+FindOperator = Callable[[bytes], Awaitable[OperatorPrincipal | None]]
+"""Returns the named operator with a credential digest (32 bytes)."""
 
 
 class Authenticator:
@@ -197,11 +197,10 @@ class Authenticator:
     async def _operator_with(self, digest: bytes, source_address: str) -> OperatorPrincipal | None:
         if self._operator is not None and hmac.compare_digest(digest, self._operator):
             return OperatorPrincipal()
-        name = await self._lookups.find(digest, source_address, self._find_operator)
-        if name is None:
-            return None
-        self._last_uses.note(digest, source_address, self._clock())
-        return OperatorPrincipal(name)
+        found = await self._lookups.find(digest, source_address, self._find_operator)
+        if found is not None:
+            self._last_uses.note(digest, source_address, self._clock())
+        return found
 
     async def _look_up(self, find: FindApiKey, digest: bytes) -> Authenticated | None:
         until = self._clock() + self._rate_limiter.cache_seconds

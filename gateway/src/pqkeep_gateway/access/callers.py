@@ -29,6 +29,9 @@ class Credential(StrEnum):
     WORKLOAD = "workload"
     """A short-lived API key of a role, for the token of a workload. It may not manage API keys."""
     OPERATOR = "operator"
+    """An operator with the role admin."""
+    TENANT_OPERATOR = "tenant operator"
+    READING_OPERATOR = "reading operator"
     NONE = "anyone"
 
 
@@ -38,6 +41,23 @@ Caller = Credential | Role
 CALLERS: tuple[Caller, ...] = (*Credential, *Role)
 
 
+class OperatorRole(StrEnum):
+    """The roles of operators, the most powerful first. ``OPERATOR_CALLERS`` has their columns."""
+
+    ADMIN = "admin"
+    TENANT_ADMIN = "tenant-admin"
+    """Makes and manages tenants. Nothing about the installation as a whole."""
+    READ_ONLY = "read-only"
+
+
+OPERATOR_CALLERS: Mapping[OperatorRole, Credential] = {
+    OperatorRole.ADMIN: Credential.OPERATOR,
+    OperatorRole.TENANT_ADMIN: Credential.TENANT_OPERATOR,
+    OperatorRole.READ_ONLY: Credential.READING_OPERATOR,
+}
+OPERATORS: frozenset[Caller] = frozenset(OPERATOR_CALLERS.values())
+
+
 class Permission(StrEnum):
     """A row of the table: the permission that an endpoint requires."""
 
@@ -45,6 +65,8 @@ class Permission(StrEnum):
     """Signing in, and public information."""
     OWN_ACCOUNT = "own-account"
     """The caller's own password, factors and sessions."""
+    OWN_OPERATOR = "own-operator"
+    """The operator's own name, role and session."""
     OWN_API_KEY = "own-api-key"
     """The tenant and limits of the API key that calls."""
     VIEW_KEYS = "view-keys"
@@ -72,6 +94,8 @@ class Permission(StrEnum):
     """A rotated API key keeps it, so that a repeated rotation returns its first response."""
     MANAGE_WORKLOADS = "manage-workloads"
     """Issuers of workloads' tokens, and roles. No program has it."""
+    VIEW_TEAM = "view-team"
+    """The list of members and invitations."""
     MANAGE_TEAM = "manage-team"
     """Members and invitations, except owners."""
     MANAGE_OWNERS = "manage-owners"
@@ -102,10 +126,12 @@ _API_KEY: frozenset[Caller] = frozenset({Credential.API_KEY})
 _PROGRAM = _API_KEY | {Credential.WORKLOAD}
 _ANY_PROGRAM = _PROGRAM | {Credential.ROTATED_API_KEY}
 _OPERATOR: frozenset[Caller] = frozenset({Credential.OPERATOR})
+_TENANT_OPERATOR = _OPERATOR | {Credential.TENANT_OPERATOR}
 
 GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.PUBLIC: frozenset(CALLERS),
     Permission.OWN_ACCOUNT: _PEOPLE,
+    Permission.OWN_OPERATOR: OPERATORS,
     Permission.OWN_API_KEY: _ANY_PROGRAM,
     Permission.VIEW_KEYS: _PEOPLE | _ANY_PROGRAM,
     Permission.USE_KEYS: _DEVELOPER | _ANY_PROGRAM,
@@ -116,24 +142,25 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.MANAGE_WEBHOOKS: _ADMIN,
     Permission.RUN_CANARIES: _ADMIN,
     Permission.DELETE_KEYRINGS: _ADMIN | _PROGRAM,
-    Permission.VIEW_TENANT: _PEOPLE | _PROGRAM | _OPERATOR,
-    Permission.SEARCH: _PEOPLE | _OPERATOR,
+    Permission.VIEW_TENANT: _PEOPLE | _PROGRAM | OPERATORS,
+    Permission.SEARCH: _PEOPLE | OPERATORS,
     Permission.VIEW_INVENTORY: _PEOPLE | _PROGRAM,
-    Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
-    Permission.ROTATE_API_KEYS: _ADMIN | _API_KEY | {Credential.ROTATED_API_KEY} | _OPERATOR,
-    Permission.MANAGE_WORKLOADS: _ADMIN | _OPERATOR,
-    Permission.MANAGE_TEAM: _ADMIN | _OPERATOR,
-    Permission.MANAGE_OWNERS: _OWNER | _OPERATOR,
-    Permission.LEAVE_TEAM: _PEOPLE | _OPERATOR,
+    Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _TENANT_OPERATOR,
+    Permission.ROTATE_API_KEYS: _ADMIN | _API_KEY | {Credential.ROTATED_API_KEY} | _TENANT_OPERATOR,
+    Permission.MANAGE_WORKLOADS: _ADMIN | _TENANT_OPERATOR,
+    Permission.VIEW_TEAM: _ADMIN | OPERATORS,
+    Permission.MANAGE_TEAM: _ADMIN | _TENANT_OPERATOR,
+    Permission.MANAGE_OWNERS: _OWNER | _TENANT_OPERATOR,
+    Permission.LEAVE_TEAM: _PEOPLE | _TENANT_OPERATOR,
     Permission.REQUIRE_MFA: _OWNER,
     Permission.APPROVE_REQUESTS: _ADMIN,
     Permission.MANAGE_NOTICES: _ADMIN,
     Permission.VIEW_SUBSCRIPTION: _PEOPLE | _PROGRAM,
     Permission.MANAGE_BILLING: _OWNER,
-    Permission.SIGN_UP: _OPERATOR | {Credential.NONE},
-    Permission.CREATE_TENANTS: _OPERATOR,
-    Permission.MANAGE_TENANTS: _OPERATOR,
-    Permission.VIEW_INSTALLATION: _OPERATOR,
+    Permission.SIGN_UP: _TENANT_OPERATOR | {Credential.NONE},
+    Permission.CREATE_TENANTS: _TENANT_OPERATOR,
+    Permission.MANAGE_TENANTS: _TENANT_OPERATOR,
+    Permission.VIEW_INSTALLATION: _OPERATOR | {Credential.READING_OPERATOR},
     Permission.SIGN_CHECKPOINTS: _OPERATOR,
 }
 
@@ -226,6 +253,18 @@ Every other sensitive operation takes a single-use step-up token: destruction of
 of credentials and factors. A password, a second factor, a tenant's MFA requirement and a new API
 key outlast the session and its proof. Without the token, an intruder at an unattended browser could
 keep access for longer than these five minutes.
+"""
+
+
+COVERED_FOR_OPERATORS: frozenset[str] = COVERED_BY_PROOF | {
+    "create_tenant",
+    "change_tenant",
+    "cancel_tenant_deletion",
+    "withdraw_invitation",
+}
+"""Changes that operators may make for five minutes after a reauthentication at their provider.
+
+Every other change needs a reauthentication of its own. It destroys keys, or outlasts the session.
 """
 
 

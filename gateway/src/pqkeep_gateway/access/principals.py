@@ -1,17 +1,26 @@
 """Principals: the authenticated callers. All kinds have the same attributes."""
 
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import ClassVar, NamedTuple, NewType
+from urllib.parse import quote
 from uuid import UUID
 
 from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
-from pqkeep_gateway.access.callers import Caller, Credential, Role
+from pqkeep_gateway.access.callers import (
+    OPERATOR_CALLERS,
+    Caller,
+    Credential,
+    OperatorRole,
+    Role,
+)
 from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.scopes import Scopes
 from pqkeep_gateway.shards import HERE, Placement
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit_events import API_KEY, PERSON, WORKLOAD
+from pqkeep_protocol.audit_events import API_KEY, OPERATOR, PERSON, WORKLOAD
 from pqkeep_protocol.keys import KeyringName, TenantId
 
 UserId = NewType("UserId", UUID)
@@ -130,14 +139,42 @@ class SessionPrincipal:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorPerson:
+    """An operator who signed in by a provider of single sign-on."""
+
+    provider: str
+    """The provider's name in the settings."""
+    subject: str = field(repr=False)
+    """The person's identifier at the provider."""
+    email: str | None = field(default=None, repr=False, compare=False)
+    """The address that the provider vouches for, or None."""
+
+    def __str__(self) -> str:
+        """Return the person's name in the audit log. A long subject is shown by its SHA-256."""
+        subject = quote(self.subject, safe="@|+=")
+        if len(subject) > MAX_SUBJECT:
+            digest = sha256(self.subject.encode()).digest()
+            subject = f"sha256-{urlsafe_b64encode(digest).decode().rstrip('=')}"
+        return f"{self.provider}:{subject}"
+
+
+MAX_SUBJECT = 64
+"""Characters of a subject in the audit log."""
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorPrincipal:
-    """An operator of the installation. Administers all tenants, but cannot use their keys."""
+    """An operator of the installation. Administers tenants, but cannot use their keys."""
 
     name: str | None = None
-    """None: the operator with the credential digest in the settings."""
+    """None: the operator with the credential digest in the settings, or a person."""
     is_read_only: bool = False
-    """Whether it was authenticated by a browser session, which cannot change anything."""
-    caller: ClassVar[Caller] = Credential.OPERATOR
+    """Whether it was authenticated by a browser session, which cannot change anything by itself."""
+    role: OperatorRole = OperatorRole.ADMIN
+    person: OperatorPerson | None = None
+    """The person, if the session began at a provider. Only such a session can step up."""
+    session: bytes = field(default=b"", repr=False, compare=False)
+    """The digest of the session's token (32 bytes); empty without a session."""
     tenant: ClassVar[None] = None
     placement: ClassVar[Placement] = HERE
     user: ClassVar[None] = None
@@ -146,8 +183,18 @@ class OperatorPrincipal:
     scopes: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
 
+    @property
+    def caller(self) -> Caller:
+        """The column of the access table."""
+        return OPERATOR_CALLERS[self.role]
+
     def __str__(self) -> str:
-        return "operator" if self.name is None else f"operator:{self.name}"
+        if self.person is not None:
+            return f"{OPERATOR}{self.person}/{self.role}"
+        if self.name is None:
+            return "operator"
+        role = "" if self.role is OperatorRole.ADMIN else f"/{self.role}"
+        return f"{OPERATOR}{self.name}{role}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.api.audit_data import (
@@ -106,6 +106,7 @@ from pqkeep_protocol.audit import (
     ProveRecords,
     SignCheckpoint,
 )
+from pqkeep_protocol.audit_events import OPERATOR
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 _FILTERS = (
@@ -324,10 +325,10 @@ class _Audit:
 
     async def _named_tenant(self, call: ApiCall) -> TenantId:
         """Return the tenant to list the records of; INSTALLATION: all tenants."""
-        named, own = call[TENANT], _tenant_of(call)
+        named = call[TENANT]
         if named is None:
-            return own
-        if own != INSTALLATION:
+            return _tenant_of(call)
+        if call.principal.tenant is not None:
             raise forbidden("only an operator may send tenant")
         try:
             found = (await self._tenants.get(TenantId(UUID(named)))).id
@@ -343,7 +344,7 @@ class _Audit:
     async def _named_principal(self, call: ApiCall) -> str | None:
         """Return the principal to search for; for an e-mail address, its member's principal."""
         named = call[PRINCIPAL]
-        if named is None or "@" not in named:
+        if named is None or "@" not in named or named.startswith(OPERATOR):
             return named
         account = await self._users.find_by_email(named)
         if account is None or call.principal.tenant not in {None, account.user.tenant}:
@@ -472,14 +473,15 @@ class _Audit:
             raise forbidden("only an operator may send after, which exports the whole log")
         if beyond is not None and (is_evidence or tenant != INSTALLATION):
             raise invalid("after exports the whole log; leave out the filters", EXPORTED_AFTER.name)
-        await self._exports.count(_tenant_of(call))
+        counted = call.principal.tenant or INSTALLATION
+        await self._exports.count(counted)
         began_us = time.time_ns() // 1000  # every checkpoint kept before this time is searched
         chosen = query if is_evidence else None
         exports = [AuditExport(log, tenant, beyond, chosen) for log in logs]
         heads = [await export.head(began_us) for export in exports]
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            with self._exports.run(_tenant_of(call)):
+            with self._exports.run(counted):
                 for export, (size, head) in zip(exports, heads, strict=True):
                     yield head
                     async with aclosing(export.after_head(size)) as lines:
@@ -500,5 +502,11 @@ def _places(ends: Sequence[int | None]) -> str | None:
 
 
 def _tenant_of(call: ApiCall) -> TenantId:
-    """Return the tenant to show the records of; INSTALLATION: all tenants."""
-    return call.principal.tenant or INSTALLATION
+    """Return the tenant to show the records of; INSTALLATION: all tenants.
+
+    Raises ApiError for an operator who may see only one tenant's records at a time.
+    """
+    own = call.principal.tenant
+    if own is None and not may(call.principal.caller, Permission.VIEW_INSTALLATION):
+        raise forbidden("your role does not include the whole log: name a tenant")
+    return own or INSTALLATION

@@ -17,6 +17,7 @@ from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
@@ -314,7 +315,7 @@ class _Notices:
         if tenant == INSTALLATION and not is_closed:
             return _page(await self._find_installation())
         await self._settle(tenant)
-        sees_people = may(call.principal.caller, Permission.MANAGE_TEAM)
+        sees_people = may(call.principal.caller, Permission.VIEW_TEAM)
         page = await self._stored.list(
             tenant,
             call.principal.user,
@@ -384,7 +385,11 @@ class _Notices:
             if named not in (None, own):
                 raise TenantNotFoundError
             return own
-        return INSTALLATION if named is None else (await self._tenants.get(named)).id
+        if named is not None:
+            return (await self._tenants.get(named)).id
+        if not may(call.principal.caller, Permission.VIEW_INSTALLATION):
+            raise forbidden("your role does not include the installation: send tenant_id")
+        return INSTALLATION
 
     def _now(self) -> datetime:
         return date_of(self._clock())

@@ -5,13 +5,15 @@ from typing import Annotated
 from msgspec import Meta
 
 from pqkeep_gateway.access.admission import UnknownCredentialError
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import OperatorRole, Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
+from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import EXAMPLE_TIME, MAX_TOKEN, SIGNED_OUT
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.storage.operators import SESSION_LIFETIME, Operator
@@ -25,13 +27,31 @@ class OperatorSignedInData(Data, frozen=True, kw_only=True):
         str | None,
         Meta(description="null: the operator without a name, from the settings."),
     ]
+    role: OperatorRole
     expires_in: Annotated[int, Meta(ge=1, description="The session's longest duration in seconds.")]
+
+
+class OwnOperatorData(Data, frozen=True, kw_only=True):
+    """The calling operator."""
+
+    name: Annotated[
+        str | None,
+        Meta(description="null: a person, or the operator without a name, from the settings."),
+    ]
+    role: OperatorRole
+    principal: Annotated[str, Meta(description="The operator in the audit log.")]
+    provider: Annotated[
+        str | None,
+        Meta(description="The provider at which the person has signed in; null for a credential."),
+    ]
+    email: Annotated[str | None, Meta(description="The address that the provider vouches for.")]
 
 
 class OperatorData(Data, frozen=True, kw_only=True):
     """One operator."""
 
     name: str
+    role: OperatorRole
     created_at: Timestamp
     last_used_at: Annotated[
         Timestamp | None,
@@ -55,7 +75,11 @@ _OPERATOR_KEY = text_field(
     is_valid=None,
 )
 _EXAMPLE = OperatorData(
-    name="ada", created_at=EXAMPLE_TIME, last_used_at=EXAMPLE_TIME, last_used_from="192.0.2.7"
+    name="ada",
+    role=OperatorRole.ADMIN,
+    created_at=EXAMPLE_TIME,
+    last_used_at=EXAMPLE_TIME,
+    last_used_from="192.0.2.7",
 )
 _LIFETIME_SECONDS = int(SESSION_LIFETIME.total_seconds())
 
@@ -74,7 +98,9 @@ def endpoints(
             permission=Permission.PUBLIC,
             fields=(_OPERATOR_KEY,),
             field_codes=UNPROCESSABLE_FIELDS,
-            example=OperatorSignedInData(name="ada", expires_in=_LIFETIME_SECONDS),
+            example=OperatorSignedInData(
+                name="ada", role=OperatorRole.ADMIN, expires_in=_LIFETIME_SECONDS
+            ),
             errors=(UnknownCredentialError, TooManyUnknownCredentialsError),
         ),
         Endpoint(
@@ -86,6 +112,21 @@ def endpoints(
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_OUT,
             errors=(TooManyUnknownCredentialsError,),
+        ),
+        Endpoint(
+            method="GET",
+            path="/auth/operator",
+            name="operator_me",
+            handler=handlers.me,
+            permission=Permission.OWN_OPERATOR,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=OwnOperatorData(
+                name=None,
+                role=OperatorRole.TENANT_ADMIN,
+                principal="operator:corp:00u1a2b3/tenant-admin",
+                provider="corp",
+                email="ada@example.com",
+            ),
         ),
         Endpoint(
             method="GET",
@@ -111,17 +152,34 @@ class _Operators:
         """Begin an operator's browser session, so that the browser need not keep the credential.
 
         The session can only read. A request that changes something gets 401 ERR_MFA_013 and needs
-        the credential in X-API-Key. The session ends after eight hours, after half an hour without
+        the credential in X-API-Key. People of a provider sign in at /portal/sso/ and its name
+        instead. Their changes need a new sign-in there. The session ends after eight hours, after half an hour without
         a request, and with the credential. A person's session in the same browser ends.
         """
         principal, token = await self._sessions.begin(call[_OPERATOR_KEY], call.attribution)
-        data = OperatorSignedInData(name=principal.name, expires_in=_LIFETIME_SECONDS)
+        data = OperatorSignedInData(
+            name=principal.name, role=principal.role, expires_in=_LIFETIME_SECONDS
+        )
         return WithCookies(data, self._cookies.of_operator(token))
 
     async def logout(self, call: ApiCall) -> WithCookies:
         """End the operator session in the cookie. The request may be repeated."""
         await self._sessions.end(call.cookies.get(self._cookies.operator, ""), call.attribution)
         return WithCookies(SIGNED_OUT, self._cookies.operator_gone())
+
+    async def me(self, call: ApiCall) -> OwnOperatorData:
+        """Return the calling operator: the name, the role, and where the person signed in."""
+        principal = call.principal
+        if not isinstance(principal, OperatorPrincipal):
+            raise forbidden("only operators may do this")
+        person = principal.person
+        return OwnOperatorData(
+            name=principal.name,
+            role=principal.role,
+            principal=str(principal),
+            provider=None if person is None else person.provider,
+            email=None if person is None else person.email,
+        )
 
     async def list_operators(self, call: ApiCall) -> OperatorsData:
         """List the named operators. pqkeepd operator adds and removes them."""
@@ -135,6 +193,7 @@ def _operator(operator: Operator) -> OperatorData:
     used = operator.last_used_at
     return OperatorData(
         name=operator.name,
+        role=operator.role,
         created_at=timestamp(operator.added_at),
         last_used_at=None if used is None else timestamp(used),
         last_used_from=operator.last_used_from,

@@ -132,12 +132,12 @@ class _Search:
         self._of_tenants: Mapping[FoundKind, tuple[Permission, Find]] = {
             FoundKind.KEYRING: (PERMISSION_OF[Operation.LIST_KEYRINGS], self._find_keyrings),
             FoundKind.API_KEY: (Permission.VIEW_TENANT, self._find_api_keys),
-            FoundKind.MEMBER: (Permission.MANAGE_TEAM, self._find_members),
+            FoundKind.MEMBER: (Permission.VIEW_TEAM, self._find_members),
             FoundKind.RECORD: (Permission.VIEW_TENANT, self._find_records),
         }
         self._of_operators: Mapping[FoundKind, tuple[Permission, Find]] = {
-            FoundKind.TENANT: (Permission.MANAGE_TENANTS, self._find_tenants),
-            FoundKind.RECORD: (Permission.VIEW_TENANT, self._find_records),
+            FoundKind.TENANT: (Permission.VIEW_TENANT, self._find_tenants),
+            FoundKind.RECORD: (Permission.VIEW_INSTALLATION, self._find_records),
         }
 
     async def search(self, call: ApiCall) -> SearchData:

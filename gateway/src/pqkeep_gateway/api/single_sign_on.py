@@ -3,13 +3,14 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, unquote, urlencode
 
 from msgspec import Meta
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
+from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.http.cookies import ACCESS, Cookies
@@ -19,9 +20,11 @@ from pqkeep_gateway.http.errors import method_not_allowed
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_redirect
 from pqkeep_gateway.people.identity_providers import LIFETIME
 from pqkeep_gateway.people.sessions import Sessions
-from pqkeep_gateway.people.single_sign_on import CallbackQuery, SingleSignOn
+from pqkeep_gateway.people.single_sign_on import CallbackQuery, OperatorSignOn, SingleSignOn
 from pqkeep_gateway.people.step_up import StepUpMethod, StepUpMethods
 from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError
+from pqkeep_gateway.storage.operators import PERSON_LIFETIME
+from pqkeep_gateway.tenancy.operators import OperatorSessions
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
@@ -31,6 +34,10 @@ _LOG = logger(__name__)
 PORTAL = "/portal"
 SIGN_IN = f"{PORTAL}/sign-in"
 SSO = f"{PORTAL}/sso"
+OPERATOR_SIGN_IN = f"{PORTAL}/operator/sign-in"
+OPERATOR_SIGNED_IN = f"{PORTAL}/operator/signed-in"
+"""The page after an operator's callback. It opens the next page itself: browsers do not send a new
+``SameSite=Strict`` cookie in a redirect that began at another site."""
 MAX_NEXT = 512
 _PORTAL_PATH = re.compile(r"/portal(/[A-Za-z0-9._~%@:+,=-]+)*/?(\?[A-Za-z0-9._~%@:+,=&/-]*)?")
 
@@ -40,6 +47,9 @@ class ProviderData(Data, frozen=True, kw_only=True):
 
     name: str
     label: Annotated[str, Meta(description="The provider's name for people.")]
+    for_operators: Annotated[
+        bool, Meta(description="Whether it signs in operators instead of a tenant's people.")
+    ] = False
 
 
 class ProvidersData(Data, frozen=True, kw_only=True):
@@ -64,7 +74,11 @@ _PROVIDER = ProviderData(name="example", label="Example Corporation")
 def endpoints(providers: Iterable[Provider], methods: StepUpMethods) -> tuple[Endpoint, ...]:
     """Return the endpoints of single sign-on."""
     shown = tuple(
-        ProviderData(name=provider.name, label=provider.label)
+        ProviderData(
+            name=provider.name,
+            label=provider.label,
+            for_operators=bool(provider.operator_roles),
+        )
         for provider in providers
         if provider.label
     )
@@ -117,8 +131,9 @@ class _Handlers:
 
 
 def pages(
-    sign_ons: Iterable[SingleSignOn],
+    sign_ons: Iterable[SingleSignOn | OperatorSignOn],
     sessions: Sessions,
+    operator_sessions: OperatorSessions,
     cookies: Cookies,
     proxies: TrustedProxies,
     base_url: str,
@@ -131,9 +146,13 @@ def pages(
     for sign_on in sign_ons:
         path = f"{SSO}/{sign_on.provider.name}"
         redirect_uri = f"{base_url.rstrip('/')}{path}/callback"
-        browser = _Browser(sign_on, sessions, cookies, redirect_uri)
-        found[path] = _Page(browser.begin, cookies, proxies)
-        found[f"{path}/callback"] = _Page(browser.finish, cookies, proxies)
+        browser: _Browser | _OperatorBrowser
+        if isinstance(sign_on, OperatorSignOn):
+            browser = _OperatorBrowser(sign_on, operator_sessions, cookies, redirect_uri)
+        else:
+            browser = _Browser(sign_on, sessions, cookies, redirect_uri)
+        found[path] = _Page(browser.begin, browser.sign_in, cookies, proxies)
+        found[f"{path}/callback"] = _Page(browser.finish, browser.sign_in, cookies, proxies)
     return found
 
 
@@ -150,6 +169,7 @@ class _Visit:
             self.sent_cookies, headers.get(b"host", b""), scope["path"]
         )
         self.user_agent = headers.get(b"user-agent", b"")
+        self.is_cross_site = cookies.is_cross_site("POST", headers)
         self._query: dict[str, list[str]] = parse_qs(
             scope["query_string"].decode("latin-1"), keep_blank_values=True
         )
@@ -177,10 +197,12 @@ class _Page:
     def __init__(
         self,
         visit: Callable[[_Visit], Awaitable[Destination]],
+        sign_in: str,
         cookies: Cookies,
         proxies: TrustedProxies,
     ) -> None:
         self._visit = visit
+        self._sign_in = sign_in
         self._cookies = cookies
         self._proxies = proxies
 
@@ -197,13 +219,15 @@ class _Page:
             reason = _reason_of(raised)
             if reason is None:
                 _LOG.error("request failed", request_id=visit.request_id, exc_info=raised)
-            location = f"{SIGN_IN}?error={reason or Refusal.UNAVAILABLE}"
+            location = f"{self._sign_in}?error={reason or Refusal.UNAVAILABLE}"
             cookies = (*visit.deletions, self._cookies.back_from_provider())
         await send_redirect(send, location, cookies, visit.request_id)
 
 
 class _Browser:
     """Sends browsers to one provider and receives them back."""
+
+    sign_in = SIGN_IN
 
     def __init__(
         self, sign_on: SingleSignOn, sessions: Sessions, cookies: Cookies, redirect_uri: str
@@ -245,6 +269,64 @@ class _Browser:
             else self._cookies.of(arrived.tokens)
         )
         return arrived.next, (*given, self._cookies.back_from_provider())
+
+
+class _OperatorBrowser:
+    """Sends operators' browsers to one provider and receives them back."""
+
+    sign_in = OPERATOR_SIGN_IN
+
+    def __init__(
+        self,
+        sign_on: OperatorSignOn,
+        sessions: OperatorSessions,
+        cookies: Cookies,
+        redirect_uri: str,
+    ) -> None:
+        self._sign_on = sign_on
+        self._sessions = sessions
+        self._cookies = cookies
+        self._redirect_uri = redirect_uri
+
+    async def begin(self, visit: _Visit) -> Destination:
+        """Redirect the browser to the provider. Raises RefusedError.
+
+        A page of another site cannot begin it: it would replace the session in this browser.
+        """
+        if visit.is_cross_site:
+            raise RefusedError(Refusal.FROM_ELSEWHERE)
+        stepping_up = None
+        if visit["step_up"] == "1":
+            token = visit.sent_cookies.values.get(self._cookies.operator, "")
+            stepping_up = await self._sessions.find(token, visit.source_address)
+            if not self._is_ours(stepping_up):
+                raise RefusedError(Refusal.SIGNED_OUT)
+        begun = await self._sign_on.begin(
+            portal_path(visit["next"]),
+            self._redirect_uri,
+            visit.source_address,
+            step_up=stepping_up,
+        )
+        return begun.url, (self._cookies.at_provider(begun.cookie, LIFETIME),)
+
+    def _is_ours(self, principal: OperatorPrincipal | None) -> bool:
+        person = None if principal is None else principal.person
+        return person is not None and person.provider == self._sign_on.provider.name
+
+    async def finish(self, visit: _Visit) -> Destination:
+        """Sign the operator in, and redirect the browser to its destination. Raises RefusedError."""
+        query = CallbackQuery(visit["state"], visit["code"], visit["error"], visit["iss"])
+        arrived = await self._sign_on.finish(
+            visit.sent_cookies.values.get(self._cookies.single_sign_on, ""),
+            query,
+            self._redirect_uri,
+            Attribution(visit.request_id, "anonymous", visit.source_address),
+        )
+        back = self._cookies.back_from_provider()
+        if arrived.token is None:
+            return arrived.next, (self._cookies.of_reauthentication(arrived.reauthentication), back)
+        cookies = self._cookies.of_operator(arrived.token, PERSON_LIFETIME)
+        return f"{OPERATOR_SIGNED_IN}?{urlencode({'next': arrived.next})}", (*cookies, back)
 
 
 def portal_path(text: str) -> str:

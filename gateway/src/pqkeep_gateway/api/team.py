@@ -189,7 +189,7 @@ def endpoints(
             path="/team/members",
             name="list_members",
             handler=handlers.list_members,
-            permission=Permission.MANAGE_TEAM,
+            permission=Permission.VIEW_TEAM,
             fields=(
                 *(_TENANT, LIST_LIMIT, AFTER, _PART_OF_EMAIL, _ROLES, _HAS_MFA, _SIGNED_IN_SINCE),
                 *(_NOT_SIGNED_IN_SINCE, _JOINED_BEFORE, _JOINED_SINCE, _SORT, OFFSET),
@@ -243,7 +243,7 @@ def endpoints(
             path="/team/invitations",
             name="list_invitations",
             handler=handlers.list_invitations,
-            permission=Permission.MANAGE_TEAM,
+            permission=Permission.VIEW_TEAM,
             fields=(_TENANT, LIST_LIMIT, AFTER),
             field_codes=UNPROCESSABLE_FIELDS,
             example=PendingInvitationsData(invitations=(_PENDING,), total=1),

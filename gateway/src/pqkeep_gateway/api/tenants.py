@@ -6,7 +6,7 @@ from typing import Annotated, Literal, cast
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from pqkeep_gateway.access.callers import Credential, Permission
+from pqkeep_gateway.access.callers import OPERATORS, Credential, Permission
 from pqkeep_gateway.access.entitlements import (
     Plan,
     Subscription,
@@ -335,7 +335,7 @@ class _Tenants:
         plan = call[_PLAN] or (Plan.FREE if is_sign_up else self._default_plan)
         if is_sign_up and plan is not Plan.FREE:
             raise forbidden("a sign-up gets the free plan; only an operator can set another one")
-        if call[_SHARD] is not None and call.principal.caller is not Credential.OPERATOR:
+        if call[_SHARD] is not None and call.principal.caller not in OPERATORS:
             raise forbidden("only an operator may send shard")
         tier = Tier(plan)
         created = await self._tenants.create(

@@ -114,9 +114,9 @@ class Cookies:
         """Return the Set-Cookie value that deletes the reauthentication cookie."""
         return self._cookie(self.reauthentication, "", "/", 0, same_site="Strict")
 
-    def of_operator(self, token: str) -> tuple[str, ...]:
+    def of_operator(self, token: str, lifetime: timedelta = OPERATOR_LIFETIME) -> tuple[str, ...]:
         """Return the Set-Cookie values for an operator's token."""
-        return (*self.gone(), self._operator_cookie(token, int(OPERATOR_LIFETIME.total_seconds())))
+        return (*self.gone(), self._operator_cookie(token, int(lifetime.total_seconds())))
 
     def operator_gone(self) -> tuple[str, ...]:
         """Return the Set-Cookie values that delete an operator's cookie."""

@@ -130,6 +130,12 @@ def credential_required() -> ApiError:
     return ApiError(Code.MFA_013, message)
 
 
+def sign_in_again() -> ApiError:
+    """Return the error for a change in the session of an operator who signed in at a provider."""
+    message = "sign in at your provider again: this change needs a new sign-in, within five minutes"
+    return ApiError(Code.MFA_013, message)
+
+
 def internal() -> ApiError:
     """Return the error for a defect of the service."""
     return ApiError(Code.INTERNAL_001, "internal error")

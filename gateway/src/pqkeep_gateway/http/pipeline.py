@@ -5,6 +5,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from pqkeep_gateway.access.admission import (
@@ -14,9 +15,22 @@ from pqkeep_gateway.access.admission import (
     SuspendedError,
     UnknownCredentialError,
 )
-from pqkeep_gateway.access.callers import GRANTS, WITHOUT_SCOPE, Credential, Permission, may
+from pqkeep_gateway.access.callers import (
+    COVERED_FOR_OPERATORS,
+    GRANTS,
+    OPERATORS,
+    WITHOUT_SCOPE,
+    Credential,
+    Permission,
+    may,
+)
 from pqkeep_gateway.access.networks import network_of
-from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.principals import (
+    AnonymousPrincipal,
+    ApiKeyPrincipal,
+    OperatorPrincipal,
+    Principal,
+)
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
@@ -34,6 +48,7 @@ from pqkeep_gateway.http.errors import (
     enrollment_required,
     forbidden,
     internal,
+    sign_in_again,
     too_many,
     unavailable,
 )
@@ -42,6 +57,7 @@ from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.rehearsal import rehearse
+from pqkeep_gateway.tenancy.operators import NotAgainError, OperatorSessions
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import GatewayOperation
 from pqkeep_protocol.messages import Attribution
@@ -68,6 +84,7 @@ class Pipeline:
     rate_limiter: RateLimiter
     cookies: Cookies
     step_up: StepUp
+    operator_sessions: OperatorSessions
     audit_delivery: AuditDelivery
     error_table: ErrorTable
     trusted_proxies: TrustedProxies
@@ -161,7 +178,7 @@ class Pipeline:
     ) -> Usage | None:
         """Count a request against the endpoint's limit per address; operators are not counted."""
         limit = endpoint.address_limit
-        if limit is None or principal.caller is Credential.OPERATOR:
+        if limit is None or principal.caller in OPERATORS:
             return None
         usage = await self.rate_limiter.count(
             f"sign-up {network_of(attribution.source_address)}", limit
@@ -191,15 +208,35 @@ class Pipeline:
         """
         if not self.needs_proof(endpoint, call):
             return await self._act(endpoint, call)
-        if call.principal.is_read_only:
-            for field in endpoint.fields:
-                field.read(call.values)
-            raise credential_required()
+        if isinstance(call.principal, OperatorPrincipal):
+            return await self._handle_reauthenticated(endpoint, call, call.principal)
         try:
             return await self._handle_proven(endpoint, call)
         except StepUpRequiredError:
             await rehearse(lambda: endpoint.handler(call))
             raise
+
+    async def _handle_reauthenticated(
+        self, endpoint: Endpoint, call: ApiCall, operator: OperatorPrincipal
+    ) -> Response:
+        """Call the handler if the session's person has signed in at the provider again.
+
+        Errors in the request itself are reported first.
+        """
+        for field in endpoint.fields:
+            field.read(call.values)
+        if operator.person is None:
+            raise credential_required()
+        try:
+            return await self.operator_sessions.spend(
+                operator,
+                call.cookies.get(self.cookies.reauthentication, ""),
+                lambda: self._act(endpoint, call),
+                partial(self._did_nothing, endpoint, call),
+                is_covered=endpoint.name in COVERED_FOR_OPERATORS,
+            )
+        except NotAgainError:
+            raise sign_in_again() from None
 
     async def _handle_proven(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Call the handler with the step-up token, or with the session's proof if no token is sent.
@@ -213,17 +250,18 @@ class Pipeline:
                 raise StepUpRequiredError
             return await self._act(endpoint, call)
 
-        def did_nothing(error: Exception) -> bool:
-            response = self._answer_to(error, endpoint, call.values)
-            return response is not None and response.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
-
         return await self.step_up.spend(
             call.person,
             call.step_up_token,
             lambda: self._act(endpoint, call),
-            did_nothing,
+            partial(self._did_nothing, endpoint, call),
             call.idempotency,
         )
+
+    def _did_nothing(self, endpoint: Endpoint, call: ApiCall, error: Exception) -> bool:
+        """Return whether an error shows that the handler had no effect."""
+        response = self._answer_to(error, endpoint, call.values)
+        return response is not None and response.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def _act(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Call the handler, unless a second person must approve the request."""

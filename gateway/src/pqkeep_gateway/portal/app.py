@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialError
-from pqkeep_gateway.access.callers import Caller, Credential, Permission
+from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.access.trusted_proxies import Client
@@ -94,6 +94,7 @@ def navigation(caller: Caller, pages: Iterable[Page]) -> tuple[Entry, ...]:
 
 
 _LOG = logger(__name__)
+_TENANTS = f"{OPERATOR_HOME}/tenants"
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:;"
@@ -323,10 +324,9 @@ class PageResource:
 
     async def _show(self, page: Page, reader: Reader, scope: Scope) -> _Response:
         """Return the page for an admitted visitor."""
-        if reader.principal.must_enroll and not page.during_enrollment:
-            return _Response(HTTPStatus.SEE_OTHER, location=f"{ROOT}/security/enroll")
-        if reader.principal.caller is Credential.OPERATOR and not page.path:
-            return _Response(HTTPStatus.SEE_OTHER, location=ROOT + OPERATOR_HOME)
+        elsewhere = _instead_of(page, reader.principal)
+        if elsewhere:
+            return _Response(HTTPStatus.SEE_OTHER, location=ROOT + elsewhere)
         try:
             frame = await self._frame(reader, page)
         except ApiError as error:
@@ -374,8 +374,12 @@ class PageResource:
         """
         caller = reader.principal.caller
         me = tenant = step_up = None
-        unseen = Section()
-        if not reader.principal.must_enroll:
+        unseen, operator_me = Section(), Section()
+        is_operator = caller in OPERATORS
+        if is_operator:
+            operator_me = await reader.section("operator_me")
+        sees_notices = not is_operator or reader.allows("get_installation")
+        if sees_notices and not reader.principal.must_enroll:
             unseen = await reader.section("list_notices", limit=1)
         if reader.principal.user is not None:
             sections = await asyncio.gather(
@@ -392,7 +396,8 @@ class PageResource:
             "unseen": unseen,
             "step_up": step_up,
             "tenant": tenant,
-            "is_operator": caller is Credential.OPERATOR,
+            "is_operator": is_operator,
+            "operator_me": operator_me.data,
             "navigation": navigation(caller, PAGES),
             "places": search.places(caller, PAGES, reader.allows),
             "may": reader.allows,
@@ -413,6 +418,7 @@ class PageResource:
             "step_up": None,
             "tenant": None,
             "is_operator": False,
+            "operator_me": None,
             "navigation": (),
             "places": (),
             "addresses": search.ADDRESSES,
@@ -437,9 +443,22 @@ def _download(name: str, kind: str) -> Iterator[tuple[bytes, bytes]]:
     yield from ((header, value.encode()) for header, value in own.items())
 
 
+def _instead_of(page: Page, principal: Principal) -> str:
+    """Return the path of the page to show in place of this one; empty: this one."""
+    if principal.must_enroll and not page.during_enrollment:
+        return "/security/enroll"
+    if principal.caller not in OPERATORS:
+        return ""
+    if not page.path:
+        return OPERATOR_HOME
+    return _TENANTS if page.path == OPERATOR_HOME and not page.admits(principal.caller) else ""
+
+
 def _of_others(page: Page, caller: Caller) -> str:
     """Return the message for a page that the caller may not see."""
-    if caller is Credential.OPERATOR:
+    if caller in OPERATORS and page.is_operators:
+        return "Your operator role does not include this page."
+    if caller in OPERATORS:
         return "You are signed in as an operator. This page is for an organization's members."
     if page.is_operators:
         return "This page is for operators. They sign in with an operator credential."

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pqkeep_gateway.access.callers import Caller, Credential, Permission, may
+from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission, may
 from pqkeep_gateway.portal.lists import Export
 from pqkeep_gateway.portal.reading import Reader
 
@@ -64,8 +64,9 @@ class Page:
 
     def admits(self, caller: Caller) -> bool:
         """Return whether the caller may see the page."""
-        is_theirs = caller is not Credential.OPERATOR or self.is_public or self.for_operators
-        return is_theirs and may(caller, self.permission)
+        is_operator = caller in OPERATORS
+        is_theirs = is_operator if self.is_operators else self.for_operators or not is_operator
+        return (self.is_public or is_theirs) and may(caller, self.permission)
 
     @property
     def is_operators(self) -> bool:

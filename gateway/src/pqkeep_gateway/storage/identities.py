@@ -10,7 +10,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.callers import Role
+from pqkeep_gateway.access.callers import OperatorRole, Role
 from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.principals import SessionId, UserId
 from pqkeep_gateway.audit_events import event
@@ -99,6 +99,10 @@ class Refusal(StrEnum):
     """The tenant has no such member, and the provider may not create one."""
     NO_ROLE = "no-role"
     """No group of the person has a role."""
+    NO_GROUPS = "no-groups"
+    """The provider sent no group of an operator."""
+    FROM_ELSEWHERE = "from-elsewhere"
+    """A page of another site began an operator's sign-in."""
     OTHER_IDENTITY = "other-identity"
     """The member with this e-mail address has another identity at the provider."""
     SIGNED_OUT = "signed-out"
@@ -135,11 +139,19 @@ class Provider:
     creates_members: bool
     email_domains: frozenset[str]
     """In lower case; empty: all domains."""
+    operator_roles: Mapping[str, OperatorRole] = field(default_factory=dict)
+    """Groups of operators. If there are any, the provider signs in operators only, and ``tenant``
+    is INSTALLATION, which has no members."""
 
     def role_of(self, groups: Iterable[str]) -> Role | None:
         """Return the most powerful role of these groups, or the default role."""
         granted = {self.roles[group] for group in groups if group in self.roles}
         return next((role for role in Role if role in granted), self.default_role)
+
+    def operator_role_of(self, groups: Iterable[str]) -> OperatorRole | None:
+        """Return the most powerful operator role of these groups, or None."""
+        granted = {self.operator_roles[group] for group in groups if group in self.operator_roles}
+        return next((role for role in OperatorRole if role in granted), None)
 
     def vouches_for(self, email: str) -> bool:
         """Return whether the provider may vouch for this e-mail address."""
@@ -203,7 +215,7 @@ class SqlIdentities:
 
 
 async def _admit(connection: AsyncConnection, arrival: Arrival, provider: Provider) -> Account:
-    await _use_up(connection, arrival)
+    await use_up(connection, arrival.state, arrival.state_expires_at, arrival.now)
     await lock_tenant(connection, provider.tenant)
     team = await lock_team(connection, provider.tenant)
     user = await _member(connection, arrival, provider)
@@ -215,11 +227,13 @@ async def _admit(connection: AsyncConnection, arrival: Arrival, provider: Provid
     return account_of(connection, row)
 
 
-async def _use_up(connection: AsyncConnection, arrival: Arrival) -> None:
-    """Store the state as used, and remove expired states. Raises RefusedError."""
-    is_expired = USED_SIGN_INS.c.expires_at_us <= microseconds(arrival.now)
+async def use_up(
+    connection: AsyncConnection, state: bytes, expires_at: datetime, now: datetime
+) -> None:
+    """Store a state's digest as used, and remove expired states. Raises RefusedError."""
+    is_expired = USED_SIGN_INS.c.expires_at_us <= microseconds(now)
     await connection.execute(sa.delete(USED_SIGN_INS).where(is_expired))
-    row = {"digest": arrival.state, "expires_at_us": microseconds(arrival.state_expires_at)}
+    row = {"digest": state, "expires_at_us": microseconds(expires_at)}
     if not await insert_if_absent(connection, USED_SIGN_INS, row):
         raise RefusedError(Refusal.EXPIRED)
 

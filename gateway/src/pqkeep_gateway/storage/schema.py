@@ -81,7 +81,8 @@ OPERATORS = Table(
     Column("rotated_at_us", BigInteger, nullable=False),
     Column("last_used_at_us", BigInteger, nullable=True),
     Column("last_used_from", String(64), nullable=True),
-    mac_column("operators", "name", "digest"),
+    Column("role", String(16), nullable=False),
+    mac_column("operators", "name", "digest", "role"),
 )
 
 OPERATOR_SESSIONS = Table(
@@ -92,9 +93,20 @@ OPERATOR_SESSIONS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("last_seen_at_us", BigInteger, nullable=False),
     Column("source_address", String(64), nullable=False),
-    mac_column("operator_sessions", "digest", "operator_digest", "created_at_us"),
+    Column("provider", String(32), nullable=True),
+    Column("subject", String(255), nullable=True),
+    Column("email", String(254), nullable=True),
+    Column("role", String(16), nullable=True),
+    Column("reauthenticated_until_us", BigInteger, nullable=True),
+    Column("reauthentication_digest", LargeBinary(32), nullable=True),
+    mac_column(
+        "operator_sessions",
+        *("digest", "operator_digest", "created_at_us", "provider", "subject", "email", "role"),
+    ),
 )
-"""``operator_digest``: of the credential that began it. The session ends with that credential."""
+"""``operator_digest``: of the credential that began it, or of the provider's settings. The session
+ends when they change. ``provider`` to ``role``: only in sessions that began at a provider.
+``reauthentication_digest``: see ``OperatorSessions.spend``."""
 
 API_KEYS = Table(
     "api_keys",

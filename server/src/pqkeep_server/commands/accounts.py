@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from pqkeep_gateway import config
+from pqkeep_gateway.access.callers import OperatorRole
 from pqkeep_gateway.access.principals import OperatorError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
@@ -50,9 +51,19 @@ class OperatorsUnavailableError(Exception):
         )
 
 
-def add_operator(name: Name, *, data: Installed) -> None:
+def add_operator(
+    name: Name,
+    *,
+    role: Annotated[
+        OperatorRole,
+        typer.Option(
+            help="admin: everything; tenant-admin: make and manage tenants; read-only: change nothing."
+        ),
+    ] = OperatorRole.ADMIN,
+    data: Installed,
+) -> None:
     """Add an operator and print the credential."""
-    _print_credential(_run(data, lambda operators: operators.add(name)))
+    _print_credential(_run(data, lambda operators: operators.add(name, role)))
 
 
 def rotate_operator(name: Name, *, data: Installed) -> None:
@@ -66,9 +77,22 @@ def remove_operator(name: Name, *, data: Installed) -> None:
 
 
 def list_operators(*, data: Installed) -> None:
-    """List the operators and the age of their credentials."""
+    """List the operators, the age of their credentials, and their roles."""
     for operator in _run(data, lambda operators: operators.list()):
-        typer.echo(f"{operator.name}\t{operator.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
+        typer.echo(f"{operator.name}\t{operator.rotated_at:%Y-%m-%dT%H:%M:%SZ}\t{operator.role}")
+
+
+def list_operator_sessions(*, data: Installed) -> None:
+    """List the people who are signed in by a provider: start, person, role, address and e-mail."""
+    for session in _run(data, lambda operators: operators.sessions()):
+        if (operator := session.operator) is not None and (person := operator.person) is not None:
+            shown = (str(person), operator.role, session.source_address, person.email or "")
+            typer.echo("\t".join((f"{session.created_at:%Y-%m-%dT%H:%M:%SZ}", *shown)))
+
+
+def end_operator_sessions(*, data: Installed) -> None:
+    """End the browser sessions of all operators, with the next request."""
+    typer.echo(f"ended {_run(data, lambda operators: operators.end_sessions())} sessions")
 
 
 def _print_credential(credential: str) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from pqkeep_gateway.access.callers import Credential, Permission
+from pqkeep_gateway.access.callers import OPERATORS, Permission
 from pqkeep_gateway.http.errors import ApiError, invalid, not_found
 from pqkeep_gateway.portal import lists
 from pqkeep_gateway.portal.lists import (
@@ -446,7 +446,7 @@ def _conditions(visit: Visit, understood: Mapping[str, str], problem: str) -> Ma
 
 async def _tenant_names(reader: Reader, ids: set[str]) -> Mapping[str, str]:
     """Return tenants' names by id, for an operator. Other callers see one tenant only."""
-    if reader.principal.caller is not Credential.OPERATOR:
+    if reader.principal.caller not in OPERATORS:
         return {}
     ordered = sorted(ids - {str(INSTALLATION)})
     tenants = await asyncio.gather(

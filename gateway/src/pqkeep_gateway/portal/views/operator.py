@@ -1,17 +1,19 @@
 """Operators' pages: the installation's state, and its tenants."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pqkeep_gateway.access.callers import Permission, Role
 from pqkeep_gateway.access.entitlements import Plan, Subscription, TenantStatus, Tier
+from pqkeep_gateway.api.single_sign_on import portal_path
 from pqkeep_gateway.portal import lists
 from pqkeep_gateway.portal.charts import KINDS, PERIODS, period_of, usage_chart, usage_rows
 from pqkeep_gateway.portal.lists import Export, ListKind, Query, exported
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.views.notices import BADGES, worst_first
+from pqkeep_gateway.storage.identities import Refusal
 from pqkeep_gateway.storage.tenants import TENANT_SORTS
 from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS
 
@@ -69,7 +71,7 @@ COLUMNS = (
 async def _read_tenants(visit: Visit) -> Content:
     query = Query.of(KIND, visit.query)
     tenants = Section()
-    installation = await visit.reader.section("get_installation")
+    installation = await visit.reader.section("get_installation")  # empty without the permission
     if not query.error:
         tenants = await visit.reader.section("list_tenants", **query.request())
     shown = tenants.data.tenants if tenants.data else ()
@@ -142,6 +144,39 @@ async def _in_full(visit: Visit, shown: Any) -> Any:
             return None
 
 
+_REFUSALS: Mapping[str, str] = {
+    Refusal.TOO_MANY: "Too many sign-in attempts from your network. Try again in a few minutes.",
+    Refusal.UNAVAILABLE: "The provider's sign-in is unavailable. Try again, or use a credential.",
+    Refusal.COOKIES: "Your browser sent one of this service's cookies twice. They are deleted now."
+    " Sign in again.",
+    Refusal.EXPIRED: "The sign-in took too long, or began in another browser. Sign in again.",
+    Refusal.CANCELLED: "The provider did not sign you in. Try again.",
+    Refusal.PROVIDER: "The provider sent an invalid response. The gateway's log names the part.",
+    Refusal.EMAIL: "The provider sent no confirmed e-mail address of a domain in email_domains.",
+    Refusal.NO_GROUPS: "The provider sent no groups. Let it put your groups into the claim that"
+    " groups_claim names in the gateway's settings.",
+    Refusal.NO_ROLE: "None of your groups has an operator role. Ask for a group that operator_roles"
+    " names in the gateway's settings. Groups are compared with their case.",
+    Refusal.FROM_ELSEWHERE: "A page of another site began this sign-in. Begin it here.",
+    Refusal.SIGNED_OUT: "Your session has ended. Sign in again.",
+    Refusal.NOT_AGAIN: "The provider did not ask you to sign in again, or sent no auth_time.",
+    Refusal.OTHER_PERSON: "Another person has signed in, or your role has changed. Sign in again.",
+}
+"""The operators' sign-in page's message for a refused single sign-on."""
+
+
+async def _read_sign_in(visit: Visit) -> Content:
+    return {
+        "providers": await visit.reader.section("list_providers"),
+        "refusal": _REFUSALS.get(visit.query.get("error", ""), ""),
+        "next": portal_path(visit.query.get("next", "")),
+    }
+
+
+async def _read_signed_in(visit: Visit) -> Content:
+    return {"next": portal_path(visit.query.get("next", ""))}
+
+
 def _words(values: Any) -> list[tuple[str, str]]:
     return [(member.value, member.value.replace("_", " ")) for member in values]
 
@@ -149,8 +184,8 @@ def _words(values: Any) -> list[tuple[str, str]]:
 _TENANTS = f"{OPERATOR_HOME}/tenants"
 _PAGES = (
     (OPERATOR_HOME, "Installation", Permission.VIEW_INSTALLATION, _read_installation, "health"),
-    (_TENANTS, "Tenants", Permission.MANAGE_TENANTS, _read_tenants, "tenants"),
-    (f"{_TENANTS}/{{id}}", "Tenant", Permission.MANAGE_TENANTS, _read_tenant, ""),
+    (_TENANTS, "Tenants", Permission.VIEW_TENANT, _read_tenants, "tenants"),
+    (f"{_TENANTS}/{{id}}", "Tenant", Permission.VIEW_TENANT, _read_tenant, ""),
 )
 """Path, title, permission, reading function, icon. A page without an icon belongs to Tenants."""
 
@@ -174,5 +209,13 @@ PAGES: tuple[Page, ...] = (
         title="Sign in as operator",
         template="operator/sign_in.html",
         permission=Permission.PUBLIC,
+        read=_read_sign_in,
+    ),
+    Page(
+        path=f"{OPERATOR_HOME}/signed-in",
+        title="Signed in",
+        template="operator/signed_in.html",
+        permission=Permission.PUBLIC,
+        read=_read_signed_in,
     ),
 )

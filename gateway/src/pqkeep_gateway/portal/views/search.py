@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import quote
 
-from pqkeep_gateway.access.callers import Caller, Credential, Permission
+from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission
 from pqkeep_gateway.api.search import MAX_TEXT, FoundKind
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
@@ -52,7 +52,7 @@ def places(
 ) -> tuple[Place, ...]:
     """Return the pages and actions of a visitor."""
     shown = [page for page in pages if page.is_listed and page.admits(caller)]
-    is_operator = caller is Credential.OPERATOR
+    is_operator = caller in OPERATORS
     return (
         *(Place("page", page.title, ROOT + page.path) for page in shown if page.path != PATH),
         *(

@@ -31,6 +31,7 @@ def _create_operators() -> None:
         sa.Column("rotated_at_us", sa.BigInteger, nullable=False),
         sa.Column("last_used_at_us", sa.BigInteger, nullable=True),
         sa.Column("last_used_from", sa.String(64), nullable=True),
+        sa.Column("role", sa.String(16), nullable=False),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
@@ -40,6 +41,12 @@ def _create_operators() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("last_seen_at_us", sa.BigInteger, nullable=False),
         sa.Column("source_address", sa.String(64), nullable=False),
+        sa.Column("provider", sa.String(32), nullable=True),
+        sa.Column("subject", sa.String(255), nullable=True),
+        sa.Column("email", sa.String(254), nullable=True),
+        sa.Column("role", sa.String(16), nullable=True),
+        sa.Column("reauthenticated_until_us", sa.BigInteger, nullable=True),
+        sa.Column("reauthentication_digest", sa.LargeBinary(32), nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
 
