@@ -38,6 +38,7 @@ INTERNAL = frozenset(
         "InvalidKeySetError",
         "InvalidProviderResponseError",
         "InvalidValueError",
+        "NotAgainError",
         "MailDeferredError",
         "MailRejectedError",
         "OperatorError",

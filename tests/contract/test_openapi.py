@@ -62,6 +62,7 @@ LAST = (
 OPERATOR = (
     "create_tenant",
     "list_operators",
+    "operator_me",
     "get_installation",
     "change_tenant",
     "delete_tenant",

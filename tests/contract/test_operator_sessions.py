@@ -43,7 +43,11 @@ def thief(closed: Installation) -> Iterator[httpx2.Client]:
 def _signed_in(where: Installation) -> Caller:
     caller = where.caller(None)
     response = caller.ask("POST", "/auth/operator", {"operator_key": where.ready["operator_key"]})
-    assert response.json()["data"] == {"name": None, "expires_in": 8 * 3600}
+    assert response.json()["data"] == {
+        "name": None,
+        "role": "admin",
+        "expires_in": 8 * 3600,
+    }
     caller.client.cookies.clear()  # they are Secure, and sent here as if it were over TLS
     (cookie,) = [each for each in _cookies(response).values() if each.value]
     caller.client.headers["Cookie"] = f"{cookie.key}={cookie.value}"

@@ -450,7 +450,9 @@ def by_principal(
     if ":" in principal:
         return (sa.or_(column == principal, with_name),)
     is_named = sa.and_(_begins_with(column, API_KEY), _ends_with(column, f"/{principal}"))
-    return (sa.or_(column == principal, column == f"{OPERATOR}{principal}", is_named),)
+    operator = f"{OPERATOR}{principal}"
+    with_role = _begins_with(column, f"{operator}/")
+    return (sa.or_(column == principal, column == operator, with_role, is_named),)
 
 
 def _begins_with(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
