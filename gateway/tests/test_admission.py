@@ -25,6 +25,7 @@ from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.last_uses import LastUse, LastUses
+from pqkeep_gateway.access.local_shares import LocalShares
 from pqkeep_gateway.access.principals import (
     ApiKeyPrincipal,
     OperatorPrincipal,
@@ -517,3 +518,23 @@ async def test_a_refused_person_is_told_which_api_key_it_was(admissions: Admissi
     assert admissions.admission.busiest(tenant) == [Busy(2, "ci", 300), Busy(1, None, 60)]
     admissions.now += 60
     assert admissions.admission.busiest(tenant) == []
+
+
+@pytest.mark.threat("rate-limit-store-away")
+async def test_a_revocation_holds_without_the_store(pepper: Pepper) -> None:
+    """Without the store a revoked API key is refused at once, and a used-up share costs no look-up."""
+    store = RedisRateLimiter("redis://127.0.0.1:1", None, lambda: 1000.0)
+    admissions = Admissions(pepper, LocalShares(store, 1, lambda: 1000.0), FromMemory)
+    shown = admissions.add(Entitlements(Tier.FREE))
+    await admissions.admission.admit(shown, HERE)
+    await admissions.admission.admit(shown, HERE)
+    admissions.unreachable = True  # the directory
+    with pytest.raises(RateLimitedError):
+        await admissions.admission.admit(shown, HERE)
+    admissions.unreachable = False
+    other = admissions.add(Entitlements(Tier.FREE), tenant=2)
+    await admissions.admission.admit(other, HERE)
+    await admissions.revoke(other)
+    with pytest.raises(UnknownCredentialError):
+        await admissions.admission.admit(other, HERE)
+    await admissions.rate_limiter.close()

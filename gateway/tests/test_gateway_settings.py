@@ -318,11 +318,12 @@ def test_addresses_of_the_rate_limits(
         ("redis+sentinel://a,b/pq keep", {}),
         ("unix+sentinel://a,b/pqkeep", {}),
         ("redis://a", SENTINEL_PASSWORD),
+        ("redis://a", {"rate_limit_unavailable": '"local"'}),
     ],
 )
 def test_wrong_addresses_of_the_rate_limits(tmp_path: Path, url: str, more: dict[str, str]) -> None:
     """An unusable address, or one with a password or weaker TLS, is refused without being shown."""
-    with pytest.raises(ConfigError, match="redis_") as refused:
+    with pytest.raises(ConfigError, match=r"redis_|rate_limit_") as refused:
         config.read(write(tmp_path, {**GOOD, "redis_url": f'"{url}"', **more}))
     assert "secret" not in str(refused.value)
 

@@ -66,6 +66,7 @@ class FakeParts:
     is_mail_deferred: bool = False
     is_log_late: bool = False
     problem: WriteProblem = WriteProblem.NO_RESPONSE
+    cause: str = ""
     hangs: bool = False
     asked: dict[str, int] = field(default_factory=dict)
     waiting: int = 0
@@ -94,7 +95,7 @@ class FakeParts:
     async def redis(self) -> int:
         self._count("redis")
         if not self.is_redis_up:
-            raise UnavailableError(self.problem)
+            raise UnavailableError(self.problem, self.cause)
         return 1
 
     async def shards(self) -> Sequence[StoredShard]:
@@ -130,7 +131,13 @@ class FakeLink:
 class Setting:
     """A management application with fake parts."""
 
-    def __init__(self, parts: FakeParts, *names: str, wait_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        parts: FakeParts,
+        *names: str,
+        wait_seconds: float = 5.0,
+        bearable: Sequence[str] = (),
+    ) -> None:
         self.observer = RequestObserver()
         key_service = Cached[Samples | None](
             parts.key_metrics,
@@ -148,6 +155,7 @@ class Setting:
             {"accounts_database": parts.database, "rate_limits": parts.redis},
             parts.log,
             lambda: parts.is_mail_deferred,
+            bearable=bearable,
         )
         arrivals = SourceBudget(Limit(1, 1), lambda: 0.0)
         self.sources = Sources(
@@ -223,6 +231,17 @@ async def test_what_is_missing_is_named(parts: FakeParts, missing: list[str]) ->
     assert (status, reasons(body)) == (503 if missing else 200, missing)
     assert ("mail_server" in msgspec.json.decode(body)["degraded"]) is parts.is_mail_deferred
     assert (await setting.ask("/livez"))[0] == 200
+
+
+async def test_a_part_that_requests_can_lack_is_degraded() -> None:
+    """Without the rate limits' server and with local shares, /readyz is 200 and names the cause."""
+    parts = FakeParts(is_redis_up=False, cause="redis://a: it does not respond")
+    for bearable, status in (((), 503), (("rate_limits",), 200)):
+        setting = Setting(parts, bearable=bearable)
+        told, body = await setting.ask("/readyz")
+        assert told == status
+        assert msgspec.json.decode(body)["causes"]["rate_limits"] == parts.cause
+        assert (msgspec.json.decode(body)["degraded"] == ["rate_limits"]) is bool(bearable)
 
 
 async def test_tenants_without_their_shard_are_named() -> None:

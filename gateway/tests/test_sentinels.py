@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
+from tests.fixtures import processes, unprivileged
+from tests.fixtures.certificate import new_certificate
 from tests.fixtures.redis import Sentinels, running_sentinels
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
@@ -105,3 +112,90 @@ async def test_a_killed_primary_is_replaced(sentinels: Sentinels, password_file:
     assert await limiter.changes() > as_of
     assert [await limiter.enter("a", LIMIT) is None for _ in range(3)] == [True, True, False]
     await limiter.close()
+
+
+class Front:
+    """Relays connections to a server, from TLS or plain, and records what TLS clients send."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self._target = port
+        self._context = context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.received = b""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError), client:
+            is_tls = client.recv(1, socket.MSG_PEEK) == b"\x16"
+            if is_tls:
+                client = self._context.wrap_socket(client, server_side=True)
+            with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+                back = threading.Thread(target=self._pass, args=(server, client), daemon=True)
+                back.start()
+                while data := client.recv(65_536):
+                    self.received += data if is_tls else b""
+                    server.sendall(data)
+
+    @staticmethod
+    def _pass(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+
+@pytest.mark.threat("lying-sentinel")
+async def test_a_sentinel_that_lies_gets_no_password(tmp_path: Path) -> None:
+    """With TLS, a primary without a trusted certificate gets no byte of a command."""
+    (tmp_path / "other").mkdir()
+    trusted, other = new_certificate(tmp_path), new_certificate(tmp_path / "other")
+    port, watching = processes.free_port(), processes.free_port()
+    with (
+        unprivileged.own_folder("tls") as folder,
+        Front(port, trusted.context) as server,
+        Front(watching, trusted.context) as sentinel,
+    ):
+        settings = {"down-after-milliseconds": "60000"}
+        running = Sentinels(folder, "tls-password", settings, [server.port], [watching])
+        try:
+            running.start(port, port)
+            running.watch()
+            file = tmp_path / "password"
+            file.write_text(running.password)
+            file.chmod(0o600)
+            url = f"rediss+sentinel://127.0.0.1:{sentinel.port}/pqkeep?ssl_ca_certs={trusted.path}"
+            limiter = _limiter(url, file, file)
+            await limiter.open()
+            assert await limiter.enter("a", LIMIT) is None
+            await limiter.close()
+            assert b"tls-password" in server.received
+            assert b"tls-password" in sentinel.received
+            with Front(port, other.context) as lie:
+                for command in (
+                    ("REMOVE", "pqkeep"),
+                    ("MONITOR", "pqkeep", "127.0.0.1", lie.port, 1),
+                    ("SET", "pqkeep", "auth-pass", running.password),
+                ):
+                    with running.client(watching) as administrator:
+                        administrator.execute_command("SENTINEL", *command)
+                limiter = _limiter(url, file, file)
+                with pytest.raises(ConfigError, match=f"{lie.port}.*TLS failed"):
+                    await limiter.open()
+                await limiter.close()
+                assert lie.received == b""
+        finally:
+            for process in running.processes.values():
+                processes.stop(process)

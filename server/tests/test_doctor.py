@@ -12,12 +12,15 @@ from tests.fixtures.certificate import new_certificate
 from tests.fixtures.unprivileged import UID, own_folder
 from typer.testing import CliRunner
 
+from pqkeep_gateway import config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.cli import app
 from pqkeep_server.doctor import examine
 from pqkeep_server.initialise import Layout, Stores, initialise
 from pqkeep_server.settings_file import edited
 from pqkeep_server.shard_folders import add_shard
+from pqkeep_server.start import require_shares
 
 
 def test_the_terminal_obeys_no_file_s_name(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_a_host_with_one_process_is_asked_for_no_other(
         missing
     }
     if missing != "gateway":
-        here |= {"certificate", "audit events", "tenants"}
+        here |= {"certificate", "audit events", "tenants", "rate limits"}
     assert {subject for subject, _ in examine(layout)} == here
 
 
@@ -87,6 +90,34 @@ def test_a_database_that_does_not_answer_hides_no_other_problem(tmp_path: Path) 
     process, database = dict(examine(layout))["key service"]
     assert "127.0.0.1:1" not in process
     assert "127.0.0.1:1" in database
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("redis://127.0.0.1:1", "redis://127.0.0.1:1: it does not respond: Connection refused"),
+        (
+            "redis+sentinel://127.0.0.1:1,127.0.0.1:2/pqkeep",
+            "redis+sentinel://127.0.0.1:1,127.0.0.1:2/pqkeep: no Sentinel responds with a primary",
+        ),
+    ],
+)
+def test_the_server_of_the_rate_limits_is_named(tmp_path: Path, url: str, problem: str) -> None:
+    """A server or Sentinels that do not respond are named with their address and the cause."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    _change(layout.gateway_settings, {"redis_url": url})
+    assert dict(examine(layout))["rate limits"] == [problem]
+
+
+def test_more_gateways_than_shares_are_refused(tmp_path: Path) -> None:
+    """Pqkeepd start refuses more gateways than the shares of the rate limits are for."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    _change(layout.gateway_settings, {"rate_limit_unavailable": "local", "rate_limit_gateways": 2})
+    require_shares(config.read(layout.gateway_settings), 2)
+    with pytest.raises(ConfigError, match="rate_limit_gateways is 2, but 3 gateways"):
+        require_shares(config.read(layout.gateway_settings), 3)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

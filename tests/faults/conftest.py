@@ -39,7 +39,7 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.metrics import GetMetrics, Metrics, one
-from pqkeep_server.initialise import IN_FILES, Layout, initialise
+from pqkeep_server.initialise import IN_FILES, Layout, Stores, initialise
 
 PORTAL = "https://keep.example.org"
 SECONDS = 60.0
@@ -263,10 +263,6 @@ def three_gateways(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Sequence[httpx2.Client], dict[str, str], str]]:
     """Three gateways with one key service, the operator's header, and the rate limits' address."""
-    folder = tmp_path_factory.mktemp("gateways")
-    layout = Layout(folder)
-    operator_key = new_credential(CredentialKind.OPERATOR)
-    operator = {"X-API-Key": operator_key}
     with ExitStack() as stack:
         stores = IN_FILES
         if request.param == "sqlite and redis":
@@ -275,9 +271,23 @@ def three_gateways(
             address = stack.enter_context(running_valkey(processes.free_port()))
             server = request.getfixturevalue("postgres_server")
             stores = stack.enter_context(new_databases(server))
+        folder = tmp_path_factory.mktemp("gateways")
+        settings = f'redis_url = "redis://{address}"\n'
+        gateways, operator = stack.enter_context(gateways_with(folder, settings, stores))
+        yield gateways, operator, address
+
+
+@contextmanager
+def gateways_with(
+    folder: Path, settings: str, stores: Stores = IN_FILES
+) -> Iterator[tuple[Sequence[httpx2.Client], dict[str, str]]]:
+    """Run three gateways with more settings, and one key service; yield the operator's header, too."""
+    layout = Layout(folder)
+    operator_key = new_credential(CredentialKind.OPERATOR)
+    with ExitStack() as stack:
         initialise(layout, operator_key, signup="operator", stores=stores)
-        with layout.gateway_settings.open("a") as settings:
-            settings.write(f'redis_url = "redis://{address}"\n')
+        with layout.gateway_settings.open("a") as file:
+            file.write(settings)
         stack.enter_context(running_key_service(layout.key_service_settings, folder / "keys"))
         gateways = [
             stack.enter_context(
@@ -292,7 +302,7 @@ def three_gateways(
         ]
         for gateway in gateways:
             until_healthy(gateway)
-        yield gateways, operator, address
+        yield gateways, {"X-API-Key": operator_key}
 
 
 @pytest.fixture
@@ -301,6 +311,11 @@ def shared_gateways(
 ) -> SharedGateways:
     """The three gateways, and a new tenant on free."""
     gateways, operator, _ = three_gateways
+    return new_tenant(gateways, operator)
+
+
+def new_tenant(gateways: Sequence[httpx2.Client], operator: dict[str, str]) -> SharedGateways:
+    """Return gateways with a new tenant on free."""
     name = {"name": str(uuid4())}
     made = gateways[0].post("/api/v1/tenants", json=name, headers=operator)
     tenant = made.json()["data"]["id"]

@@ -306,6 +306,11 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The server's password: a secret file."""
     redis_sentinel_password_file: Path | None = None
     """The Sentinels' password: a secret file."""
+    rate_limit_unavailable: Literal["refuse", "local"] = "refuse"
+    """What happens while the rate limits' server is away: requests are refused with 503, or each
+    gateway enforces its share of the limits. docs/scaling.md compares the two."""
+    rate_limit_gateways: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    """The most gateways that run at a time, for the shares. "local" needs it."""
     single_sign_on: tuple[SingleSignOn, ...] = ()
     """OpenID Connect providers. Two may belong to the same tenant."""
     stripe: StripeSettings | None = None
@@ -356,6 +361,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Raise ValueError for contradictory settings."""
         _check_key_services(self)
         _check_redis(self.redis_url, self.redis_sentinel_password_file)
+        if self.rate_limit_unavailable == "local" and self.rate_limit_gateways is None:
+            raise ValueError('rate_limit_unavailable: "local" needs rate_limit_gateways')
         _ = self.management
         for network in self.trusted_proxies:
             _check_network("trusted_proxies", network)

@@ -29,6 +29,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, read_peppe
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.last_uses import LastUses
+from pqkeep_gateway.access.local_shares import LocalShares
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
@@ -197,6 +198,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from pqkeep_gateway.payments.stripe_account import StripeAccount
+    from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
     from pqkeep_gateway.tracing import Tracing
 
 
@@ -825,10 +827,11 @@ def _management(
         sources.shards,
         {
             ACCOUNTS_DATABASE: partial(monitoring.check, engine),
-            RATE_LIMITS: partial(_count_probe, rate_limiter),
+            RATE_LIMITS: rate_limiter.check,
         },
         partial(monitoring.require_open_log, engine),
         lambda: mail_delivery.is_deferred,
+        bearable={RATE_LIMITS} if config.rate_limit_unavailable == "local" else set(),
     )
     collection = Collection(sources, readiness)
     app = management_app(readiness, collection, config.management_hosts)
@@ -841,16 +844,6 @@ def _management(
         _mail_mode(config),
     )
     return Management(app, readiness, collection, inspection)
-
-
-_PROBED, _PROBES = "readiness", Limit(64, 1)
-"""A rate limit window that the readiness check enters to test the rate limits."""
-
-
-async def _count_probe(rate_limiter: RateLimiter) -> None:
-    """Check a rate limiter with the calls of a request. Raises UnavailableError."""
-    await rate_limiter.changes()
-    await rate_limiter.enter(_PROBED, _PROBES)
 
 
 def _mail_mode(config: Config) -> MailMode:
@@ -1024,16 +1017,33 @@ def _mailer(config: Config) -> Mailer:
 async def _rate_limiter(config: Config, clock: Clock) -> RateLimiter:
     if config.redis_url is None:
         return MemoryRateLimiter(clock)
+    rate_limiter = _redis_rate_limiter(config, config.redis_url, clock)
+    await rate_limiter.open()
+    if config.rate_limit_unavailable == "refuse" or config.rate_limit_gateways is None:
+        return rate_limiter
+    return LocalShares(rate_limiter, config.rate_limit_gateways, clock)
+
+
+async def list_rate_limit_problems(config: Config) -> Sequence[str]:
+    """Return the problems of the server in redis_url. Raises ConfigError."""
+    if config.redis_url is None:
+        return ()
+    rate_limiter = _redis_rate_limiter(config, config.redis_url, steady_clock())
+    try:
+        return await rate_limiter.diagnose()
+    finally:
+        await rate_limiter.close()
+
+
+def _redis_rate_limiter(config: Config, url: str, clock: Clock) -> "RedisRateLimiter":
     from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter  # noqa: PLC0415 - slow; most need none
 
-    rate_limiter = RedisRateLimiter(
-        config.redis_url,
+    return RedisRateLimiter(
+        url,
         config.redis_password_file,
         clock,
         sentinel_password_file=config.redis_sentinel_password_file,
     )
-    await rate_limiter.open()
-    return rate_limiter
 
 
 def _sales(

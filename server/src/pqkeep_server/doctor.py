@@ -51,6 +51,8 @@ LEAST_FREE = 1 << 30
 GATEWAY, KEY_SERVICE = "gateway", "key service"
 LOST = frozenset({"key_service", "keys_database", "shard_settings", "audit_log"})
 """Parts that a ready gateway can lack, so that requests get 503."""
+RATE_LIMITS = "rate_limits"
+"""The gateway's name for the server of the rate limits."""
 CLOCK = "clock"
 """The gateway's name for a clock difference with a key service."""
 CLOCK_SECONDS = 5.0
@@ -369,6 +371,8 @@ def _gateway(host: Host) -> Iterator[str]:
         return
     yield from (f"the gateway is not ready: {reason}" for reason in told.said(told.reasons))
     yield from (told.causes.get(name, name) for name in told.degraded if name == CLOCK)
+    if (cause := told.causes.get(RATE_LIMITS)) is not None and RATE_LIMITS in told.degraded:
+        yield f"each gateway enforces its share of the rate limits: {cause}"
     lost = [name for name in told.degraded if name.partition(":")[0] in LOST]
     yield from (f"requests get 503: {reason}" for reason in told.said(lost))
 
@@ -389,6 +393,14 @@ def _refused_events(host: Host) -> Iterator[str]:
             f"the audit log refused {counted(len(found), 'event')}: list them with pqkeepd"
             f" refused-events --data {directory}, then run it with --acknowledge"
         )
+
+
+def _rate_limits(host: Host) -> Iterator[str]:
+    from pqkeep_gateway.wiring import list_rate_limit_problems  # noqa: PLC0415 - slow
+
+    with acting_as_owner_of(host.layout.gateway):
+        settings = gateway_config.read(host.layout.gateway_settings)
+        yield from asyncio.run(list_rate_limit_problems(settings))
 
 
 def _tenants(host: Host) -> Iterator[str]:
@@ -505,6 +517,7 @@ CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
     "databases": (frozenset(), _databases),
     KEY_SERVICE: (frozenset({KEY_SERVICE}), _key_services),
     GATEWAY: (frozenset({GATEWAY}), _gateway),
+    "rate limits": (frozenset({GATEWAY}), _rate_limits),
     "clocks": (frozenset(), _clocks),
     "certificate": (frozenset({GATEWAY}), _certificate),
     "audit events": (frozenset({GATEWAY}), _refused_events),

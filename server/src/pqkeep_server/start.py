@@ -89,6 +89,7 @@ def start(layout: Layout) -> None:
             require_program(users)
             chosen = start_settings.read(layout.start_settings)
             settings = gateway_config.read(layout.gateway_settings)
+            require_shares(settings, chosen.gateway_count)
             listeners = stack.enter_context(
                 listening((settings.host, settings.port), settings.management, chosen.gateway_count)
             )
@@ -122,6 +123,16 @@ def require_own(layout: Layout) -> None:
                 f"{path} must belong to root, and only root may write to it: chown root {path} &&"
                 f" chmod go-w {path}"
             )
+
+
+def require_shares(settings: Config, gateways: int) -> None:
+    """Raise ConfigError if more gateways start than share the rate limits by the settings."""
+    shares = settings.rate_limit_gateways
+    if settings.rate_limit_unavailable == "local" and shares is not None and shares < gateways:
+        raise ConfigError(
+            f"rate_limit_gateways is {shares}, but {gateways} gateways start here: set the number of"
+            " all gateways"
+        )
 
 
 def users_of(layout: Layout) -> Users:
@@ -207,6 +218,7 @@ def main(words: Sequence[str]) -> int:
     try:
         _check(layout, msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, str]))
         chosen = start_settings.read(layout.start_settings)
+        require_shares(gateway_config.read(layout.gateway_settings), chosen.gateway_count)
         programs = written(_key_services(layout, users_of(layout), chosen))
     except (ConfigError, UsersError, OSError) as error:
         _LOG.error("the settings are not read again", error=str(error))

@@ -350,20 +350,20 @@ class Admission:
         SuspendedError, RateLimitedError; UnavailableError if storage or the counts are unavailable.
         """
         while True:
-            shown = self._recall(credential, self._clock()) or await self._authenticator.look_up(
-                credential, source_address
-            )
+            recalled = self._recall(credential, self._clock())
+            shown = recalled or await self._authenticator.look_up(credential, source_address)
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
                 return Admitted(shown, None)
+            as_of = None if recalled is None else recalled.as_of  # a new look-up is current
             now = self._clock()
             if not self._authenticator.accepts(shown, source_address, now, is_known=is_known):
                 raise UnknownCredentialError
             limit = self._share_of(shown.principal)
             subject = shown.principal.decided.subject
             try:
-                usage = await self._rate_limiter.count(subject, limit, shown.as_of)
+                usage = await self._rate_limiter.count(subject, limit, as_of)
             except ChangedError:
                 self._authenticator.forget(credential)
             else:

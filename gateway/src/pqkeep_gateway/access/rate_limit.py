@@ -116,6 +116,10 @@ class RateLimiter(Protocol):
         """Make all gateways discard their cached look-ups."""
         ...
 
+    async def check(self) -> None:
+        """Raise UnavailableError, with the cause, if the counts are not where they should be."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...
@@ -150,19 +154,30 @@ class MemoryRateLimiter:
         """Count events at once."""
         if as_of is not None and as_of != self._changes:
             raise ChangedError
+        refusal = self.refusal(subject, limit, now, events)
+        if refusal is not None:
+            return refusal
         known = self._windows.get(subject)
         if known is None:
             self._make_space(now)
             known = self._windows[subject] = (deque(), limit.seconds)
         times, _ = known
+        times.extend([now] * events)
+        return Usage(limit, limit.events - len(times), times[0] - now + limit.seconds)
+
+    def refusal(self, subject: str, limit: Limit, now: float, events: int = 1) -> Usage | None:
+        """Return the state of the limit if it refuses events now. Nothing is counted."""
+        known = self._windows.get(subject)
+        if known is None:
+            return None
+        times, _ = known
         begin = now - limit.seconds
         while times and times[0] <= begin:
             times.popleft()
         excess = len(times) + events - limit.events
-        if excess > 0:
-            return Usage(limit, 0, times[excess - 1] - begin, is_refused=True)
-        times.extend([now] * events)
-        return Usage(limit, limit.events - len(times), times[0] - begin)
+        if excess <= 0:
+            return None
+        return Usage(limit, 0, times[excess - 1] - begin, is_refused=True)
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
         """Count one event; return None, or the seconds until an event is allowed."""
@@ -185,6 +200,9 @@ class MemoryRateLimiter:
         """Make this gateway discard its cached look-ups."""
         if not is_rehearsal():
             self._changes += 1
+
+    async def check(self) -> None:
+        """Do nothing: memory is available."""
 
     async def close(self) -> None:
         """Do nothing: there are no connections."""

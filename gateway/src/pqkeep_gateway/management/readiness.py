@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from pqkeep_gateway.shards import StoredShard
 from pqkeep_gateway.unavailable import UnavailableError
@@ -61,17 +61,23 @@ class Readiness:
         check_log: Check,
         is_mail_deferred: Callable[[], bool],
         clock: Callable[[], float] = time.time,
+        *,
+        bearable: Collection[str] = (),
     ) -> None:
         """Take the key services' metrics, the stored shards, and the checks of other parts.
 
-        ``check_log``: whether events reach the audit log.
+        ``check_log``: whether events reach the audit log. ``bearable``: parts without which
+        requests are served.
         """
+        self._bearable = bearable
         self._is_mail_deferred = is_mail_deferred
         self._clock = clock
         self._key_services = key_services
         self._shards = shards
-        self._checks = {name: _cached(name, check) for name, check in checks.items()}
-        self._log = _cached(AUDIT_LOG, check_log)
+        self._causes: dict[str, str] = {}
+        """The last cause that a check gave for a part's problem."""
+        self._checks = {name: self._cached(name, check) for name, check in checks.items()}
+        self._log = self._cached(AUDIT_LOG, check_log)
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -97,6 +103,9 @@ class Readiness:
             missing[AUDIT_LOG] = _WORDS[AUDIT_LOG]
         if (clocks := await self._clock_problem()) is not None:
             missing[CLOCK] = clocks
+        for part in self._bearable:
+            if (problem := await self._checks[part].get()) is not None:
+                missing[part] = self._described(part, problem)
         if self._is_mail_deferred():
             missing[MAIL_SERVER] = _WORDS[MAIL_SERVER]
         return missing
@@ -139,13 +148,33 @@ class Readiness:
         """Return the unavailable parts with the reasons."""
         problems = await self.problems()
         missing = {
-            part: in_words(part, problem)
+            part: self._described(part, problem)
             for part in PARTS
-            if (problem := problems[part]) is not None
+            if part not in self._bearable and (problem := problems[part]) is not None
         }
         if KEY_SERVICE in missing:  # the state of its database is unknown
             missing.pop(KEYS_DATABASE, None)
         return {**missing, STOPPING: _WORDS[STOPPING]} if self._is_stopping else missing
+
+    def _described(self, part: str, problem: WriteProblem) -> str:
+        return self._causes.get(part) or in_words(part, problem)
+
+    def _cached(self, name: str, check: Check) -> Cached[WriteProblem | None]:
+        async def problem() -> WriteProblem | None:
+            try:
+                await check()
+            except UnavailableError as error:
+                self._causes[name] = error.cause
+                return error.problem
+            return None
+
+        return Cached(
+            problem,
+            otherwise=WriteProblem.NO_RESPONSE,
+            name=name,
+            seconds=CHECK_SECONDS,
+            wait_seconds=WAIT_SECONDS,
+        )
 
 
 def in_words(part: str, problem: WriteProblem) -> str:
@@ -181,20 +210,3 @@ def _shard_problems(samples: Samples | None) -> Problems:
 
 def _is_positive(samples: Samples, name: str) -> bool:
     return any(sample.value for sample in samples.get(name, ()))
-
-
-def _cached(name: str, check: Check) -> Cached[WriteProblem | None]:
-    async def problem() -> WriteProblem | None:
-        try:
-            await check()
-        except UnavailableError as error:
-            return error.problem
-        return None
-
-    return Cached(
-        problem,
-        otherwise=WriteProblem.NO_RESPONSE,
-        name=name,
-        seconds=CHECK_SECONDS,
-        wait_seconds=WAIT_SECONDS,
-    )

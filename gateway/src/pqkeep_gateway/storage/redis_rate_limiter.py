@@ -1,9 +1,10 @@
 """The rate limiter of several gateways, in Redis or Valkey."""
 
 import asyncio
+import os
 import re
 import ssl
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -185,30 +186,67 @@ class RedisRateLimiter:
         A server that does not respond yet, or refuses writes now, may recover later.
         """
         try:
+            await self._try()
+        except _FAILURES as error:
+            _LOG.error("the rate limits' server cannot be used yet", cause=self._cause(error))
+        if self._pool is not None:
+            self._following = asyncio.create_task(self._follow(self._pool))
+
+    async def diagnose(self) -> Sequence[str]:
+        """Return the problems of the server, its Sentinels and replicas. Raises ConfigError."""
+        try:
+            await self._try()
+        except _FAILURES as error:
+            return (self._cause(error),)
+        if self._pool is None:
+            return ()
+        problems, replicas = list[str](), 0
+        for place, sentinel in self._sentinels():
+            try:
+                listed = await _in_time(sentinel.sentinel_slaves(self._address.service))
+            except _FAILURES as error:
+                cause = _sentinel_problem(error) or _passing_problem(error)
+                problems.append(f"the Sentinel {place}: {cause}")
+            else:
+                replicas = max(replicas, len(self._pool.sentinel_manager.filter_slaves(listed)))
+        if not replicas:
+            problems.append(f"{self._place}: no replica can replace the primary")
+        return problems
+
+    async def _try(self) -> None:
+        """Try the commands of a request. Raises ConfigError if none could ever succeed."""
+        try:
             told = await _in_time(self._redis.execute_command("HELLO"))  # type: ignore[no-untyped-call]
             self._require_version(told)
             await _in_time(self._changes(keys=[CHANGES_KEY], args=[CACHE_SECONDS, 0, ""]))
             await self._enter((f"{WINDOW_KEY}start", CHANGES_KEY), ("", 1, 1, 1, 1))
         except _FAILURES as error:
-            if (problem := _permanent_problem(error)) is not None:
-                raise ConfigError(f"redis_url: {self._place}: {problem}") from None
             if isinstance(error, MasterNotFoundError):
                 await self._require_service()
-            _LOG.error("the rate limits' server cannot be used yet", cause=self._cause(error))
-        if self._pool is not None:
-            self._following = asyncio.create_task(self._follow(self._pool))
+            if (problem := _permanent_problem(error)) is not None:
+                raise ConfigError(f"redis_url: {self._place}: {problem}") from None
+            raise
 
     async def _require_service(self) -> None:
-        """Raise ConfigError if the Sentinels that respond know other names only."""
+        """Raise ConfigError if the Sentinels reject the gateway, or know other names only."""
         known: set[str] = set()
-        for sentinel in () if self._pool is None else self._pool.sentinel_manager.sentinels:
-            with suppress(*_FAILURES):
+        for place, sentinel in self._sentinels():
+            try:
                 known |= set(await _in_time(sentinel.sentinel_masters()))
+            except _FAILURES as error:
+                if (problem := _sentinel_problem(error)) is not None:
+                    raise ConfigError(f"redis_url: the Sentinel {place}: {problem}") from None
         if known and self._address.service not in known:
             raise ConfigError(
                 f"redis_url: {self._place}: the Sentinels do not know this name, but"
                 f" {', '.join(sorted(known))}"
             )
+
+    def _sentinels(self) -> Iterator[tuple[str, Redis]]:
+        """Yield the Sentinels with their addresses."""
+        for sentinel in [] if self._pool is None else [*self._pool.sentinel_manager.sentinels]:
+            place = sentinel.connection_pool.connection_kwargs
+            yield f"{place['host']}:{place['port']}", sentinel
 
     def _require_version(self, told: Any) -> None:
         """Raise ConfigError if the HELLO response has a version that is too old."""
@@ -412,30 +450,38 @@ def _permanent_problem(error: Exception) -> str | None:
     text = f"{getattr(error, 'status_code', '')} {error}"
     causes = (error, error.__cause__, error.__context__)
     is_unknown_command = isinstance(error, ResponseError) and "unknown command" in text
-    is_of_sentinel = isinstance(error, MasterNotFoundError)
     problems = (
         (isinstance(error, AUTHENTICATION_ERRORS), _REJECTED),
-        (is_of_sentinel and AuthenticationError.__name__ in text, _REJECTED_BY_SENTINEL),
+        (
+            isinstance(error, MasterNotFoundError) and AuthenticationError.__name__ in text,
+            _REJECTED_BY_SENTINEL,
+        ),
         (problem_of(error) is WriteProblem.FORBIDDEN, _WITHOUT_RIGHT),
         (is_unknown_command and "SENTINEL" in text.upper(), _NO_SENTINEL),
         (is_unknown_command, f"the server is too old, or is not Redis: {error}"),
         (any(isinstance(cause, ssl.SSLError) for cause in causes), _TLS_FAILED),
-        (is_of_sentinel and "SSL" in text, _TLS_FAILED),
         (isinstance(error, InvalidResponse) or "Protocol error" in text, _NOT_REDIS),
     )
     return next((description for applies, description in problems if applies), None)
 
 
+def _sentinel_problem(error: Exception) -> str | None:
+    """Return a description of a Sentinel's error that retries cannot solve, or None."""
+    is_rejected = isinstance(error, AUTHENTICATION_ERRORS)
+    return _REJECTED_BY_SENTINEL if is_rejected else _permanent_problem(error)
+
+
 def _passing_problem(error: Exception) -> str:
     """Return a description of an error that may pass. It has no text of the server."""
     if isinstance(error, MasterNotFoundError):
-        unreached = str(error).count("Error(")
+        _, _, unreached = str(error).partition(" : ")
         return "no Sentinel responds with a primary" if unreached else "the primary is away"
     if is_read_only(error):
         return _REPLICA
     for cause in (error, error.__cause__, error.__context__):
-        if isinstance(cause, OSError) and cause.strerror:
-            return f"it does not respond: {cause.strerror}"
+        if isinstance(cause, OSError) and cause.errno:
+            reason = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
+            return f"it does not respond: {reason}"
     return IN_WORDS[problem_of(error)]
 
 
