@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels release release-check deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels release release-check images imagecheck deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -151,6 +151,12 @@ release-check: $(VENV)/dev ## install, use, upgrade, remove and purge the releas
 	$(BIN)/python -m tests.release bookworm
 	$(BIN)/python -m tests.release trixie
 
+images: ## build the container images from dist/ into dist/: needs make wheels, root, buildah and mmdebstrap
+	@deploy/containers/images
+
+imagecheck: $(VENV)/dev .venv-deploy/made ## run the chart's pods and jobs from the images in dist/, without a cluster: needs root
+	PATH=$(CURDIR)/.venv-deploy/bin:$$PATH $(BIN)/python -m tests.deploy images
+
 deploycheck: $(VENV)/dev .venv-deploy/made ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas
 	PATH=$(CURDIR)/.venv-deploy/bin:$$PATH PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -n 0 tests/deploy $(ARGS)
 
@@ -167,7 +173,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .node .interop .debian .release site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .node .interop .debian .release .images site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -242,9 +248,10 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@.venv-mutants/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mutants.txt
 	@touch $@
 
-.venv-deploy/made: requirements/deploy.txt
+.venv-deploy/made: requirements/deploy.txt $(wildcard tests/deploy/go/* tests/deploy/go/*/*)
 	@echo "creating .venv-deploy, with helm (some minutes)"
 	@$(PYTHON) -m venv .venv-deploy
 	@.venv-deploy/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/deploy.txt
 	@GOBIN=$(CURDIR)/.venv-deploy/bin go install $(HELM)
+	@go -C tests/deploy/go build -o $(CURDIR)/.venv-deploy/bin ./...
 	@touch $@

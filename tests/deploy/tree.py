@@ -79,10 +79,13 @@ def is_inside() -> bool:
     return INSIDE in os.environ
 
 
-def enter(module: str) -> None:
-    """Restart a module with its own mounts and process ids, unless this process already has them."""
+def enter(module: str, *more: str) -> None:
+    """Restart a module with its own mounts and process ids, unless this process already has them.
+
+    ``more``: options of ``unshare``.
+    """
     if not is_inside():
-        own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        own = ["unshare", *more, "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         program = [sys.executable, "-m", module, *sys.argv[1:]]
         os.execvpe(own[0], [*own, *program], {**os.environ, INSIDE: "1"})  # noqa: S606 - without a shell
 

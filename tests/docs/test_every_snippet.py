@@ -92,6 +92,7 @@ RUN: Mapping[str, str] = {
 
 NOT_HERE: Mapping[str, str] = {
     "docs/configuration-as-code.md hcl": "needs Terraform: tests/transit sends its requests",
+    "deploy/README.md sh": "needs docker: make imagecheck runs these services",
     "docs/operations.md sql": "a superuser of a server: tests/backup has the same role",
     "docs/workloads.md bash": "needs a platform: tests/contract/test_workloads.py sets the variables",
     "docs/workloads.md yaml": "needs a kubelet",
@@ -111,6 +112,8 @@ ELSEWHERE: Mapping[str, str] = {
     "systemctl": "needs systemd: make debian13",
     "kubectl": "needs a cluster",
     "helm install": "needs a cluster; make deploycheck renders the chart",
+    "podman load": "needs images: make imagecheck",
+    "helm test": "needs a cluster; make imagecheck runs its pod",
     "cd /var/lib": "is the folder for kubectl",
     "openssl pkey -": "needs OpenSSL 3.5: make debian13",
     "openssl genpkey": "needs OpenSSL 3.5: make debian13",

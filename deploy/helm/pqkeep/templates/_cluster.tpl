@@ -1,16 +1,8 @@
-{{- /* What tells the gateways' pods from the key services', where they are apart. */}}
-{{- define "pqkeep.gateways" -}}
-{{- if .Values.cluster.enabled }}
-app.kubernetes.io/component: gateway
-{{- end }}
-{{- end }}
-
-{{- /* The tables of the gateway's settings that say where the key services are: each pod has a name
-of its own. */}}
+{{- /* The tables of the gateway's settings with the addresses of the key services. */}}
 {{- define "pqkeep.shards" -}}
 [link]
 name = {{ .Values.cluster.name | quote }}
-{{ include "pqkeep.link" . }}
+{{ include "pqkeep.link" (dict "root" . "secrets" (include "pqkeep.secrets-folder" "gateway")) }}
 {{- range $shard := .Values.cluster.shards }}
 [shards.{{ $shard.name }}]
 addresses = [
@@ -22,36 +14,14 @@ addresses = [
 {{- end }}
 {{- end }}
 
-{{- /* The certificate of either process. */}}
+{{- /* A process's certificate for the link. Takes root and secrets, the folder. */}}
 {{- define "pqkeep.link" -}}
-certificate = "/run/secrets/pqkeep/link.crt"
-key = "/run/secrets/pqkeep/link.key"
-ca = "/run/secrets/pqkeep/link.ca"
-require_post_quantum = {{ .Values.cluster.requirePostQuantum }}
+certificate = "{{ .secrets }}/link.crt"
+key = "{{ .secrets }}/link.key"
+ca = "{{ .secrets }}/link.ca"
+require_post_quantum = {{ .root.Values.cluster.requirePostQuantum }}
 {{ end }}
 
-{{- /* What the pods of gateways and key services have in common. */}}
-{{- define "pqkeep.pod" -}}
-automountServiceAccountToken: false
-enableServiceLinks: false
-terminationGracePeriodSeconds: 30
-securityContext:
-  fsGroup: {{ .Values.users.group }}
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile:
-    type: RuntimeDefault
-{{- with .Values.images.pullSecrets }}
-imagePullSecrets: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-
-{{- /* What has to be so for several pods. */}}
 {{- define "pqkeep.require" -}}
 {{- if not (hasPrefix "postgresql:" .Values.gateway.database) }}
 {{- fail "cluster.enabled: gateway.database must be a postgresql:// address" }}
@@ -59,9 +29,22 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if not .Values.gateway.redisUrl }}
 {{- fail "cluster.enabled: several gateways need gateway.redisUrl" }}
 {{- end }}
+{{- $names := list }}
 {{- range .Values.cluster.shards }}
 {{- if not (hasPrefix "postgresql:" .database) }}
 {{- fail (printf "cluster.shards: the database of %s must be a postgresql:// address" .name) }}
 {{- end }}
+{{- $names = append $names .name }}
 {{- end }}
+{{- if not (has "default" $names) }}
+{{- fail "cluster.shards: one shard must be named default" }}
+{{- end }}
+{{- if ne (len $names) (len (uniq $names)) }}
+{{- fail "cluster.shards: two shards have the same name" }}
+{{- end }}
+{{- end }}
+
+{{- /* The folder of a shard in a data directory. */}}
+{{- define "pqkeep.shard-folder" -}}
+keyservice{{ if ne . "default" }}-{{ . }}{{ end }}
 {{- end }}
