@@ -116,8 +116,8 @@ migration: $(VENV)/dev ## move 100,000 rows and 1,000 files by a campaign, kille
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)
 
-interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms ## run Transit's clients, age, SOPS, Bouncy Castle and kube-apiserver's code unmodified: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
-	$(BIN)/pytest -n 0 -m campaign tests/transit tests/age tests/kubernetes tests/cms $(ARGS)
+interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms .interop/go ## run the Go client, Transit's clients, age, SOPS, Bouncy Castle and kube-apiserver's code: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
+	$(BIN)/pytest -n 0 -m campaign tests/transit tests/age tests/kubernetes tests/cms tests/clients $(ARGS)
 
 witnesses: $(VENV)/dev .interop/witness ## have a witness of another implementation cosign the log and refuse a fork: needs Go
 	$(BIN)/pytest -n 0 -m "" tests/witnesses $(ARGS)
@@ -218,6 +218,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 .interop/cms: tests/cms/build tests/cms/bouncycastle/pom.xml tests/cms/bouncycastle/src/main/java/Cms.java
 	@mkdir -p .interop
 	@tests/cms/build .interop
+	@touch $@
+
+.interop/go: tests/clients/build $(shell find clients/go -name '*.go' 2> /dev/null) clients/go/go.mod
+	@mkdir -p .interop
+	@tests/clients/build .interop
 	@touch $@
 
 .interop/witness: tests/witnesses/build tests/witnesses/go/main.go tests/witnesses/go/go.mod

@@ -45,6 +45,7 @@ import base64
 import json
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -76,6 +77,12 @@ from tests.fixtures.token_platform import AUDIENCE, Platform
 from pqkeep import PqkeepError, local
 
 CASES = Path(__file__).with_name("cases.json")
+INTEROP = Path(__file__).parents[2] / ".interop"
+RUNNERS: Mapping[str, Sequence[str | Path]] = {
+    "python": (sys.executable, Path(__file__).with_name("python_runner.py")),
+    "go": (INTEROP / "bin/pqkeep-go",),
+}
+"""The command of each language's runner. ``make interop`` builds all but Python's."""
 VECTORS = Path(__file__).parents[2] / "sdk/tests/local/vectors.json"
 RUN_SECONDS = 120
 LARGEST = 128 * 1024 * 1024
@@ -153,16 +160,23 @@ class Suite:
     """The cases for one run of a runner, with tenants of their own."""
 
     def __init__(
-        self, installation: Installation, folder: Path, cases: Iterable[Mapping[str, Any]] = ()
+        self,
+        installation: Installation,
+        folder: Path,
+        cases: Iterable[Mapping[str, Any]] = (),
+        tenant: Caller | None = None,
     ) -> None:
-        """Prepare the cases, by default all of ``cases.json`` and of the local format's vectors."""
+        """Prepare the cases, by default all of ``cases.json`` and of the local format's vectors.
+
+        Cases without a tenant of their own share the given one, or a new one.
+        """
         self._installation = installation
         self._folder = folder
         self._elsewhere = Elsewhere()
         self._proxy = CaseProxy(installation.base_url)
         self.pages = self._proxy.pages
         """Contents by path, with their types."""
-        self._shared = new_tenant(installation)
+        self._shared = new_tenant(installation) if tenant is None else tenant
         self._platform = Platform("https://token.actions.githubusercontent.com")
         self._cases = {
             case["name"]: case for case in cases or (*json.loads(CASES.read_text()), *of_vectors())
@@ -411,6 +425,69 @@ def has(value: Any, wanted: Any) -> bool:
             isinstance(value, list) and len(value) == len(wanted) and all(map(has, value, wanted))
         )
     return bool(value == wanted)
+
+
+_SECRET = {"utf8": "a secret"}
+WRITING: Sequence[Mapping[str, Any]] = [
+    *(
+        {
+            "name": f"local.decrypt {algorithm} {size}",
+            "calls": [
+                {
+                    "call": "local.encrypt",
+                    "arguments": {"plaintext": {"pattern": size}, "algorithm": algorithm},
+                }
+            ],
+        }
+        for algorithm in ("Kyber768", "X-Wing", "ML-KEM-1024")
+        for size in (0, 1, 262_144, 300_000)
+    ),
+    {
+        "name": "local.decrypt Kyber768 12 and others",
+        "calls": [
+            {
+                "call": "local.encrypt",
+                "arguments": {
+                    "plaintext": {"pattern": 12},
+                    "recipients": ["X-Wing", "ML-KEM-1024"],
+                },
+            }
+        ],
+        "expect": {"attempts": 3, "request_ids": 3},
+    },
+]
+"""Cases with files that programs of other languages read: see ``reading``."""
+
+
+def reading(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return cases that read what a runner wrote by ``WRITING``: as it is, and damaged."""
+    cases = []
+    for line in lines:
+        size = int(line["name"].split(" ")[2])
+        data = base64.b64decode(line["results"][0]["value"]["ciphertext"])
+        damaged = [
+            data[:20] + bytes([data[20] ^ 1]) + data[21:],
+            data[:-1] + bytes([data[-1] ^ 1]),
+            data[:-1],
+            data + b"x",
+        ]
+        kinds = ["DecryptionError"] * len(damaged)
+        if not size:  # its only segment is then shorter than a tag
+            kinds[2] = "UnreadableInputError"
+        contents = [data, *damaged, data[:60]]
+        calls = [
+            {"call": "local.decrypt", "arguments": {"ciphertext": _encoded(content)}}
+            for content in contents
+        ]
+        results = [
+            {"value": {"plaintext": {"pattern": size}}},
+            *({"error": {"kind": kind}} for kind in kinds),
+            {"error": {"kind": "UnreadableInputError"}},
+        ]
+        # the damaged header and the cut one need no request
+        expect = {"attempts": 4, "request_ids": 4, "results": results}
+        cases.append({"name": line["name"], "calls": calls, "expect": expect})
+    return cases
 
 
 def of_vectors() -> Iterable[dict[str, Any]]:

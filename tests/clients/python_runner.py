@@ -123,7 +123,7 @@ def _made(client: Client, call: str, given: dict[str, Any], folder: Path) -> Map
         source.write_bytes(given.pop("content"))
         getattr(client.local, method)(source, target, **given)
         mode = f"{stat.S_IMODE(target.stat().st_mode):o}"
-        return {"content": target.read_bytes(), "mode": mode, "left": _left(folder)}
+        return {"content": target.read_bytes(), "mode": mode, "left": _left(folder, "target")}
     if call == "local.encrypt" and "recipients" in given:
         given["recipients"] = [
             local.Recipient(
@@ -154,8 +154,9 @@ def _shown(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name not in {"source", "target"})
+def _left(folder: Path, *known: str) -> list[str]:
+    names = {path.name for path in folder.iterdir()}
+    return sorted(names - {"source", *known})
 
 
 def main() -> None:

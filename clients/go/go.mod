@@ -1,0 +1,3 @@
+module pqkeep
+
+go 1.26

@@ -1,0 +1,36 @@
+"""The clients of all languages behave alike, and read each other's files: ``make interop`` runs it."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from tests.clients.driver import RUNNERS, WRITING, Suite, new_tenant, reading
+from tests.fixtures.installation import Installation
+
+BUILT = [name for name, (program, *_) in RUNNERS.items() if Path(program).exists()]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(len(BUILT) < 2, reason="make interop builds the other programs"),
+]
+
+
+@pytest.mark.parametrize("language", BUILT)
+def test_behaviour(installation: Installation, tmp_path: Path, language: str) -> None:
+    """Results, errors, retries and requests of each case are those of the Python client."""
+    with Suite(installation, tmp_path) as suite:
+        assert suite.failures(suite.run(RUNNERS[language])) == {}
+
+
+@pytest.mark.parametrize(("writer", "reader"), [*product(BUILT, BUILT)])
+def test_files_of_another_language(
+    installation: Installation, tmp_path: Path, writer: str, reader: str
+) -> None:
+    """Files of one language are read by another one, and damaged ones are refused alike."""
+    tenant = new_tenant(installation)
+    with Suite(installation, tmp_path, WRITING, tenant) as suite:
+        lines = suite.run(RUNNERS[writer])
+        assert suite.failures(lines) == {}
+    with Suite(installation, tmp_path, reading(lines), tenant) as suite:
+        assert suite.failures(suite.run(RUNNERS[reader])) == {}
