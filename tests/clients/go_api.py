@@ -38,7 +38,8 @@ Json = dict[str, Any]
 
 def simplified() -> Json:
     """Return the document of the operations that API keys may use, as OpenAPI 3.0."""
-    whole = msgspec.to_builtins(document(api_rows(), (health.endpoint(None),), API))
+    nothing: Any = None
+    whole = msgspec.to_builtins(document(api_rows(), (health.endpoint(nothing),), API))
     schemas = {name: _schema(schema) for name, schema in whole["components"]["schemas"].items()}
     paths: Json = {}
     for path, item in whole["paths"].items():
@@ -294,8 +295,9 @@ def types(described: Mapping[str, Any]) -> str:
             json.dumps({"package": "api", "generate": {"models": True}, "output-options": options})
         )
         file.write_text(json.dumps(described))
-        command = ["go", "run", GENERATOR, "-config", settings, file]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        command: list[str | Path] = ["go", "run", GENERATOR, "-config", settings, file]
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+        return str(made.stdout)
 
 
 def main() -> None:

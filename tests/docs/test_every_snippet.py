@@ -93,6 +93,7 @@ RUN: Mapping[str, str] = {
 NOT_HERE: Mapping[str, str] = {
     "docs/configuration-as-code.md hcl": "needs Terraform: tests/transit sends its requests",
     "deploy/README.md sh": "needs docker: make imagecheck runs these services",
+    "docs/go.md go": "parts of programs: tests/clients/test_go_client.py runs the whole one of the README",
     "docs/operations.md sql": "a superuser of a server: tests/backup has the same role",
     "docs/workloads.md bash": "needs a platform: tests/contract/test_workloads.py sets the variables",
     "docs/workloads.md yaml": "needs a kubelet",

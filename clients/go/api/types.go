@@ -1917,7 +1917,13 @@ type OperatorData struct {
 	// LastUsedFrom The source address of the last use.
 	LastUsedFrom string `json:"last_used_from,omitempty"`
 	Name         string `json:"name"`
+
+	// Role The roles of operators, the most powerful first. ``OPERATOR_CALLERS`` has their columns.
+	Role OperatorRole `json:"role"`
 }
+
+// OperatorRole The roles of operators, the most powerful first. “OPERATOR_CALLERS“ has their columns.
+type OperatorRole = string
 
 // OperatorsData The named operators, by name.
 type OperatorsData struct {
@@ -1949,6 +1955,24 @@ type OwnApiKey struct {
 
 	// Version 0: a short-lived key of a workload, with the role in `name`.
 	Version int `json:"version"`
+}
+
+// OwnOperatorData The calling operator.
+type OwnOperatorData struct {
+	// Email The address that the provider vouches for.
+	Email string `json:"email,omitempty"`
+
+	// Name null: a person, or the operator without a name, from the settings.
+	Name string `json:"name,omitempty"`
+
+	// Principal The operator in the audit log.
+	Principal string `json:"principal"`
+
+	// Provider The provider at which the person has signed in; null for a credential.
+	Provider string `json:"provider,omitempty"`
+
+	// Role The roles of operators, the most powerful first. ``OPERATOR_CALLERS`` has their columns.
+	Role OperatorRole `json:"role"`
 }
 
 // PartData One part of the installation.
