@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.driver import INTEROP
-from tests.clients.go_api import OPERATIONS, TYPES, operations, simplified, types
+from tests.clients.go_api import OPERATIONS, TYPES, formatted, operations, simplified, types
 from tests.fixtures.installation import Installation
 
 CLIENT = OPERATIONS.parents[1]
@@ -22,17 +22,13 @@ GO = shutil.which("go") or ""
 needs_go = pytest.mark.skipif(not GO, reason="there is no Go")
 
 
-def test_operations_are_current() -> None:
-    """The generated operations are those of the API: ``python -m tests.clients.go_api``."""
-    made = operations(simplified())
-    assert "".join(OPERATIONS.read_text().split()) == "".join(made.split())
-
-
 @needs_go
 @pytest.mark.campaign
-def test_types_are_current() -> None:
-    """The generated types are those of the API."""
-    assert TYPES.read_text() == types(simplified())
+def test_generated_code_is_current() -> None:
+    """Operations and types are those of the API: ``python -m tests.clients.go_api``."""
+    described = simplified()
+    assert OPERATIONS.read_text() == formatted(operations(described))
+    assert TYPES.read_text() == types(described)
 
 
 @needs_go
