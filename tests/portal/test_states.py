@@ -39,8 +39,8 @@ from pqkeep_gateway.portal.views.entering import DEMO
 from pqkeep_protocol.keys import TenantId
 
 MESSAGE = "this part is taking a rest"
-FRAME = {"me", "list_step_up_methods", "get_tenant"}
-"""The frame of a signed-in person's pages, without which there is no page."""
+FRAME = {"me", "operator_me", "list_step_up_methods", "get_tenant"}
+"""The frame of a signed-in visitor's pages, without which there is no page."""
 NAMES_ONLY = {
     (path, "list_members")
     for path in (
@@ -67,6 +67,7 @@ NOT_SAID = {
     ("/api-keys", "get_usage"),
     ("/operator/tenants/{id}", "list_invitations"),
     ("/sign-in", "list_providers"),
+    ("/operator/sign-in", "list_providers"),
     ("/keys/{algorithm}/{version}", "list_key_usage"),
     ("/keyrings/{name}", "list_inventory"),
 }

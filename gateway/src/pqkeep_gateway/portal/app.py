@@ -378,6 +378,8 @@ class PageResource:
         is_operator = caller in OPERATORS
         if is_operator:
             operator_me = await reader.section("operator_me")
+            if operator_me.error is not None:
+                raise operator_me.error
         sees_notices = not is_operator or reader.allows("get_installation")
         if sees_notices and not reader.principal.must_enroll:
             unseen = await reader.section("list_notices", limit=1)
