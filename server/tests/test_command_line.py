@@ -11,7 +11,9 @@ import pytest
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.processes import PQKEEPD
 
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.settings_file import edited
 
 Run = Callable[..., tuple[int, str]]
 """Takes arguments, and variables of the environment; returns status and output."""
@@ -207,3 +209,19 @@ def test_a_file_of_neither_process(run: Run, tmp_path: Path, text: str) -> None:
     status, said = run("config", "check", file)
     assert status == os.EX_CONFIG
     assert str(file) in said
+
+
+def test_mail_can_be_tested(run: Run, tmp_path: Path) -> None:
+    """A test message arrives; without a mail server, or for a wrong address, the error names it."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="open")
+    status, output = run("mail", "test", "--to", "ada@example.com", "--data", layout.directory)
+    assert (status, "ada@example.com" in output) == (0, True), output
+    (message,) = (layout.directory / "mailbox").glob("*.eml")
+    assert "To: ada@example.com" in message.read_text()
+    status, output = run("mail", "test", "--to", "ada", "--data", layout.directory)
+    assert (status != 0, "ada is not an e-mail address" in output) == (True, True)
+    settings = layout.gateway_settings
+    settings.write_text(edited(settings.read_text(), {"mailbox": None}))
+    status, output = run("mail", "test", "--to", "ada@example.com", "--data", layout.directory)
+    assert (status != 0, "smtp" in output) == (True, True)

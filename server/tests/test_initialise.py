@@ -10,6 +10,7 @@ import pytest
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential, read_pepper
+from pqkeep_gateway.access.entitlements import Plan
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.root_key_sources.file import read_root_key
@@ -231,6 +232,13 @@ def test_the_operators_tenants_have_the_plan_without_limits(layout: Layout) -> N
     assert gateway_config.read(layout.gateway_settings).default_plan == "enterprise_plus"
     comment = text[: text.index("\ndefault_plan = ")].rpartition("\n\n")[2]
     assert "1,000 operations a month" in " ".join(comment.replace("#", "").split())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_another_default_plan_can_be_chosen(layout: Layout) -> None:
+    """The plan that init takes is in the settings."""
+    initialise(layout, OPERATOR, signup="operator", users=TWO, default_plan=Plan.STARTER)
+    assert gateway_config.read(layout.gateway_settings).default_plan == "starter"
 
 
 def test_a_missing_program_is_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,6 +121,7 @@ from pqkeep_gateway.management.readiness import (
     WAIT_SECONDS,
     Readiness,
 )
+from pqkeep_gateway.outgoing_mail import MailKind, is_email, new_mail
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
 from pqkeep_gateway.people.challenges import Challenges
@@ -938,6 +941,25 @@ async def list_forged_tenants(config: Config) -> Sequence[TenantId]:
         return await SqlTenants(engine).list_forged()
     finally:
         await close_database(engine)
+
+
+async def send_test_mail(config: Config, to: str) -> None:
+    """Send a message by the mail server in the settings, or write it to the mailbox.
+
+    Raises ConfigError, MailDeferredError, MailRejectedError.
+    """
+    mailer = _mailer(config)
+    if isinstance(mailer, DisabledMailer):
+        raise ConfigError("smtp: it is not in the settings, so no mail is sent")
+    if not is_email(to):
+        raise ConfigError(f"{to} is not an e-mail address")
+    mail = new_mail(MailKind.OPERATOR_NOTICES, to, datetime.now(UTC))
+    message = EmailMessage()
+    message["From"], message["To"] = mailer.sender, to
+    message["Subject"] = "pqkeep: test of mail delivery"
+    message["Date"], message["Message-ID"] = formatdate(), f"<{mail.id}@pqkeep>"
+    message.set_content("This message shows that the gateway's mail settings work.\n")
+    await mailer.send(mail, message)
 
 
 @asynccontextmanager

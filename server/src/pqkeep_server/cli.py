@@ -25,6 +25,7 @@ GROUPS: Mapping[str, str] = {
     "admin": "Invite people.",
     "config": "Check settings.",
     "destructions": "List and cancel scheduled destructions of keys.",
+    "mail": "Test the delivery of mail.",
     "operator": "Add, list and remove operators, who administer tenants.",
     "recovery-key": "Make recovery keys, which encrypt backups.",
     "rules": "List, set and remove a tenant's rules, also to weaken them.",
@@ -63,6 +64,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "operator sessions": accounts.list_operator_sessions,
     "operator end-sessions": accounts.end_operator_sessions,
     "admin create": accounts.invite,
+    "mail test": accounts.send_test_mail,
     "refused-events": accounts.refused_events,
     "destructions list": destructions.list_all,
     "destructions cancel": destructions.cancel,
@@ -84,6 +86,7 @@ SECONDS: Mapping[str, float] = {
     "operator sessions": 60,
     "operator end-sessions": 60,
     "admin create": 60,
+    "mail test": 60,
     "refused-events": 60,
 }
 """Time limits of short commands that read files which other users may write."""

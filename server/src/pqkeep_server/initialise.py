@@ -17,6 +17,7 @@ from typing import Literal
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
+from pqkeep_gateway.access.entitlements import Plan
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
@@ -48,7 +49,7 @@ KEY_SERVICE_DEVELOPMENT: Settings = {"least_destruction_days": 0}
 """Key service settings for development: private keys are destroyed at once."""
 
 
-PLAN = "enterprise_plus"
+PLAN = Plan.ENTERPRISE_PLUS
 """The plan of new tenants: a company that hosts for itself sells no plans."""
 _OTHER_SHARD = "keyservice-"
 _DRAFT = ".new-"
@@ -190,6 +191,7 @@ def initialise(
     signup: Literal["operator", "open"],
     stores: Stores = IN_FILES,
     users: Users | None = None,
+    default_plan: Plan = PLAN,
 ) -> None:
     """Make the files of a data directory, with the digest of the operator's credential.
 
@@ -208,7 +210,7 @@ def initialise(
         layout.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=layout.directory) as temporary:
             draft = Layout(Path(temporary))
-            _write_files(draft, operator, signup, stores, users)
+            _write_files(draft, operator, signup, stores, users, default_plan)
             for database in (
                 gateway_config.read(draft.gateway_settings).database,
                 key_service_config.read(draft.key_service_settings).database,
@@ -258,7 +260,12 @@ def has_stores(layout: Layout, stores: Stores) -> bool:
 
 
 def _write_files(
-    layout: Layout, operator: str, signup: str, stores: Stores, users: Users | None
+    layout: Layout,
+    operator: str,
+    signup: str,
+    stores: Stores,
+    users: Users | None,
+    default_plan: Plan,
 ) -> None:
     pepper = secrets.token_bytes(PEPPER_SIZE)
     key_service_settings: Settings = {
@@ -276,7 +283,7 @@ def _write_files(
         "operator_digest": Pepper(pepper).digest(operator).hex(),
         "signup": signup,
         "redis_url": stores.redis_url,
-        "default_plan": None if users is None else PLAN,
+        "default_plan": None if users is None else default_plan.value,
         **(DEVELOPMENT if signup == "open" else {}),
     }
     is_explained = users is not None

@@ -10,13 +10,21 @@ import typer
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_gateway.access.entitlements import Plan
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import users
 from pqkeep_server.commands.arguments import Data, Settings, UserIds
 from pqkeep_server.exit_status import end_on_signals, fail_on, ignore_user_signals
-from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
+from pqkeep_server.initialise import (
+    ACCOUNTS_FILE,
+    KEYS_FILE,
+    PLAN,
+    InitialiseError,
+    Layout,
+    Stores,
+)
 from pqkeep_server.initialise import initialise as make_directory
 from pqkeep_server.shard_folders import add_missing
 from pqkeep_server.start import StartError
@@ -54,6 +62,9 @@ def init(
             " can use PostgreSQL.",
         ),
     ] = 1,
+    default_plan: Annotated[
+        Plan, typer.Option(help="The plan of tenants that an operator makes without a plan.")
+    ] = PLAN,
     user_ids: UserIds = None,
 ) -> None:
     """Make an installation: two users, settings, root key, pepper and an operator's credential."""
@@ -74,7 +85,14 @@ def init(
                 "--shards cannot be combined with --keys-database: leave it out, and make each further"
                 " shard with pqkeepd shard add NAME --keys-database URL"
             )
-        make_directory(layout, credential, signup="operator", stores=stores, users=owners)
+        make_directory(
+            layout,
+            credential,
+            signup="operator",
+            stores=stores,
+            users=owners,
+            default_plan=default_plan,
+        )
         added = add_missing(layout, shards)
     typer.echo(
         KEEP.format(
