@@ -72,7 +72,7 @@ RUN: Mapping[str, str] = {
     "docs/operations.md sh": "test_operators_pages.py::test_operations_in_order",
     "docs/operations.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
     "docs/performance.md sh": "test_operators_pages.py::test_targets_of_make_exist",
-    "docs/runbooks.md sh": "test_every_snippet.py::test_runbooks_in_order",
+    "docs/runbooks.md sh": "test_runbooks.py::test_each_runbook_has_a_test",
     "docs/scaling.md sh": "test_operators_pages.py::test_shards_in_order",
     "docs/scaling.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
     "docs/sdk.md python": "test_documents_in_order.py::test_everything_in_order",
@@ -328,39 +328,6 @@ def test_configuration_in_order(installation: Installation, shell: Shell) -> Non
     check, variables = commands("configuration.md")
     shell(replaced(check, places), {})
     shell(f"{variables}\npqkeepd config check {settings}", {})
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(300)
-def test_runbooks_in_order(
-    start: Callable[..., Installation], shell: Shell, tmp_path: Path
-) -> None:
-    """A backup is restored, a stolen API key revoked and an operator removed by the runbooks."""
-    installation = start()
-    tenant = installation.new_tenant()
-    root_key = installation.data / "keyservice" / "root.key"
-    made = shell(
-        "pqkeepd recovery-key create --private recovery.private --public recovery.public\n"
-        f"pqkeepd operator add ada --data {installation.data}\n"
-        f"pqkeepd backup --data {installation.data} --recovery-key recovery.public --to backup\n",
-        {},
-    )
-    (newest,) = re.findall(r"\b\d+\.\d+\b", made)
-    places = {
-        r"\bNEWDIR\b": "restored",
-        r"\bDIR\b": str(installation.data),
-        r"\bFILE\b": "backup",
-        r"\bNUMBER\b": newest,
-        r"\bNAME\b": "ada",
-        r"\bTENANT\b": tenant.tenant_id,
-        r"\bVERSION\b": "1",
-        r"--root-key root.key": f"--root-key {root_key}",
-    }
-    environment = installation.environment(installation.ready["operator_key"])
-    for script in commands("runbooks.md"):
-        said = shell(replaced(script, places), environment)
-    assert "ada" not in said
-    assert tenant.ask("GET", "/kms/keys").status_code == 401
 
 
 def test_renewal_in_order(shell: Shell, tmp_path: Path) -> None:

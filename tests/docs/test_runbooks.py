@@ -1,0 +1,310 @@
+"""Each runbook of docs/runbooks.md runs in a test, with its own commands, on a real installation.
+
+``make campaigns`` runs them. Commands of a service manager are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import secrets
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.docs.test_operators_pages import replaced
+from tests.fixtures.installation import Installation
+from tests.fixtures.processes import free_port
+from tests.fixtures.redis import running_valkey
+
+from pqkeep_gateway.access.credentials import read_pepper
+from pqkeep_server.settings_file import edited
+
+ROOT = Path(__file__).parents[2]
+SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
+FENCE = re.compile(r"^( *)```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+Shell = Callable[[str, Mapping[str, str]], str]
+
+RUNBOOKS: Mapping[str, str] = {
+    "First look": "server/tests/test_doctor.py::",
+    "A part is not ready": "tests/watchers/test_alerts.py::test_a_key_service_that_hangs",
+    "Requests fail or are slow": "tests/watchers/test_alerts.py::test_slow_operations",
+    "The gateway is lost": "tests/e2e/test_two_users.py::",
+    "The gateway was taken over": "tests/docs/test_runbooks.py::test_a_restore",
+    "The key service is lost": "tests/standby/test_fail_over.py::",
+    "A database is lost": "tests/docs/test_runbooks.py::test_a_restore",
+    "Valkey is lost": "tests/docs/test_runbooks.py::test_valkey_is_lost",
+    "A root key is lost": "server/tests/test_doctor.py::",
+    "A root key is stolen": "tests/backup/test_root_key_sources.py::",
+    "The pepper is lost": "tests/docs/test_runbooks.py::test_a_new_pepper",
+    "A restore drill": "tests/docs/test_runbooks.py::test_a_restore",
+    "A backup is missing": "tests/docs/test_runbooks.py::test_a_restore",
+    "Rotate everything": "tests/docs/test_every_snippet.py::test_renewal_in_order",
+    "An API key is stolen": "tests/docs/test_runbooks.py::test_credentials",
+    "The only owner is locked out": "tests/docs/test_runbooks.py::test_the_only_owner",
+    "Credentials are refused": "tests/docs/test_runbooks.py::test_clients_in_the_log",
+    "A client runs away": "tests/docs/test_runbooks.py::test_clients_in_the_log",
+    "A tenant reaches a limit": "tests/docs/test_runbooks.py::test_credentials",
+    "Revoke an operator": "tests/docs/test_runbooks.py::test_credentials",
+    "The audit log refused an event": "tests/e2e/test_refused_events.py::",
+    "The audit log is behind": "tests/watchers/test_alerts.py::test_a_sink_that_is_gone",
+    "A witness does not cosign": "tests/witnesses/test_cosigned_log.py::",
+    "Mail is not delivered": "tests/faults/test_mail_server_outage.py::",
+    "A due change is not made": "tests/watchers/test_alerts.py::test_a_due_rotation",
+    "A rule will deny operations": "tests/docs/test_runbooks.py::test_credentials",
+    "A tenant's row was changed": "tests/docs/test_runbooks.py::test_a_new_pepper",
+    "The disk is full": "tests/faults/test_disk_full.py::",
+    "A certificate expired": "tests/watchers/test_alerts.py::test_a_certificate",
+    "Memory or descriptors run out": "tests/docs/test_runbooks.py::test_descriptors",
+    "An upgrade failed": "tests/docs/test_runbooks.py::test_a_failed_upgrade",
+    "A clock is wrong": "tests/watchers/test_alerts.py::test_a_wrong_clock",
+}
+"""Each section, and the test that causes its fault and follows it."""
+
+
+def sections() -> dict[str, str]:
+    """Return the sections by title."""
+    _, *parts = SECTION.split((ROOT / "docs" / "runbooks.md").read_text())
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def scripts(title: str, places: Mapping[str, str]) -> list[str]:
+    """Return a section's snippets, without commands of a service manager."""
+    found = []
+    for indentation, text in FENCE.findall(sections()[title]):
+        plain = re.sub(rf"^{indentation}", "", text, flags=re.MULTILINE)
+        kept = [line for line in plain.splitlines() if "systemctl" not in line]
+        found.append(replaced("\n".join([*kept, ""]), places))
+    return found
+
+
+def test_each_runbook_has_a_test() -> None:
+    """Each section has a test in the table, and each of these tests exists."""
+    assert list(sections()) == list(RUNBOOKS)
+    for test in {*RUNBOOKS.values()}:
+        file, name = test.split("::")
+        assert f"def {name}" in (ROOT / file).read_text(), test
+
+
+def places_of(installation: Installation, **others: str) -> dict[str, str]:
+    """Return the page's placeholders with the values of an installation."""
+    return {r"\bDIR\b": str(installation.data), **{rf"\b{k}\b": v for k, v in others.items()}}
+
+
+def environment_of(installation: Installation) -> dict[str, str]:
+    """Return the environment of an operator."""
+    return installation.environment(installation.ready["operator_key"])
+
+
+def status(url: str, api_key: str = "") -> int:
+    """Return the status of a request, which may fail."""
+    headers = {"X-API-Key": api_key} if api_key else {}
+    return httpx2.get(url, headers=headers, timeout=60, trust_env=False).status_code
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def back_up(installation: Installation, shell: Shell) -> dict[str, str]:
+    """Make a backup as the page says; return the placeholders for a restore."""
+    shell("pqkeepd recovery-key create --private recovery.private --public recovery.public\n", {})
+    (script,) = scripts("A backup is missing", places_of(installation))
+    (newest,) = re.findall(r"\b\d+\.\d+\b", shell(script, {}))
+    root_key = f"--root-key {installation.data}/keyservice/root.key"
+    return {
+        **places_of(installation, FILE="backup-of-today", NUMBER=newest, NEWDIR="restored"),
+        r"--root-key root.key": root_key,
+    }
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_restore(start: Callable[..., Installation], shell: Shell, tmp_path: Path) -> None:
+    """A backup is made, tried and restored; the restored installation has the tenants."""
+    installation = start()
+    tenant = installation.new_tenant()
+    places = back_up(installation, shell)
+    (drill,) = scripts("A restore drill", places)
+    shell(drill, {})
+    installation.stop()
+    (restore,) = scripts("A database is lost", places)
+    shell(restore, {})
+    restored = start(data=tmp_path / "restored")
+    assert restored.caller(tenant.api_key).ask("GET", "/kms/keys").is_success
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_failed_upgrade(start: Callable[..., Installation], shell: Shell, tmp_path: Path) -> None:
+    """A database of a newer version is refused, and the backup from before is served."""
+    installation = start()
+    tenant = installation.new_tenant()
+    places = back_up(installation, shell)
+    installation.stop()
+    with (
+        closing(sqlite3.connect(installation.data / "keyservice/keys.sqlite3")) as database,
+        database,
+    ):
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(AssertionError, match=r"does not know|another version"):
+        start(data=installation.data)
+    restore, *_ = scripts("An upgrade failed", places)
+    shell(restore.splitlines()[0], {})
+    restored = start(data=tmp_path / "restored")
+    assert restored.caller(tenant.api_key).ask("GET", "/kms/keys").is_success
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_the_only_owner(installation: Installation, shell: Shell, tmp_path: Path) -> None:
+    """The operator makes a second owner, removes the first, and invites the address again."""
+    tenant = installation.new_tenant()
+    installation.person(tenant.tenant_id, email="only@example.org")
+    (tmp_path / "operator.key").write_text(installation.ready["operator_key"])
+    (tmp_path / "operator.key").chmod(0o400)
+    team = {"tenant_id": tenant.tenant_id}
+    (only,) = installation.operator().get("/team/members", **team)["members"]
+    places = places_of(
+        installation, OTHER="second@example.org", TENANT=tenant.tenant_id, MEMBER=only["id"]
+    )
+    invite, remove = scripts("The only owner is locked out", places)
+    said = shell(invite, environment_of(installation))
+    (token,) = set(re.findall(r"pqi_\w+", said))
+    second = installation.caller(None, tenant.tenant_id)
+    fields = {"token": token, "password": secrets.token_hex(16)}
+    second.post("/auth/accept-invitation", fields, status=201)
+    shell(remove, environment_of(installation))
+    again = installation.person(tenant.tenant_id, email="only@example.org")
+    assert {member["email"] for member in again.get("/team/members")["members"]} == {
+        "second@example.org",
+        "only@example.org",
+    }
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_credentials(installation: Installation, shell: Shell) -> None:
+    """An API key is revoked, an operator removed, and a tenant's limits and rules are handled."""
+    tenant = installation.new_tenant()
+    shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
+    places = places_of(installation, NAME="ada", TENANT=tenant.tenant_id, VERSION="1")
+    environment = environment_of(installation)
+    for title in ("A tenant reaches a limit", "A rule will deny operations", "Revoke an operator"):
+        for script in scripts(title, places):
+            said = shell(script, environment)
+    assert "ada" not in said
+    for script in scripts("An API key is stolen", places):
+        shell(script, environment)
+    assert tenant.ask("GET", "/kms/keys").status_code == 401
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_clients_in_the_log(start: Callable[..., Installation], shell: Shell) -> None:
+    """The access log has the address and the tenant; the tenant is limited, suspended and back."""
+    installation = start(settings={"access_log": True})
+    tenant = installation.new_tenant()
+    for _ in range(20):
+        tenant.get("/kms/keys")
+        installation.caller("pqk_" + "0" * 49).ask("GET", "/kms/keys")
+    places = places_of(installation, TENANT=tenant.tenant_id, VERSION="1")
+    (installation.data / "gateway.log").write_text(installation.output)
+    environment = environment_of(installation)
+    (refused,) = scripts("Credentials are refused", places)
+    assert re.search(r'\b20 "source_address": *"127\.0\.0\.1"', shell(refused, environment))
+    find, limit, end, back = scripts("A client runs away", places)
+    assert tenant.tenant_id in shell(find, environment)
+    shell(limit, environment)
+    shell(end, environment)
+    assert tenant.ask("GET", "/kms/keys").status_code in {401, 403}
+    shell(back, environment)
+    made = installation.operator().post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
+    assert installation.caller(made["api_key"]).ask("GET", "/kms/keys").is_success
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_descriptors(start: Callable[..., Installation], shell: Shell) -> None:
+    """A process without descriptors is found, and serves again with a higher limit."""
+    installation = start()
+    pid = installation.children()["pqkeep_keyservice"]
+    is_open = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (is_open, hard))
+    places = {**places_of(installation, PID=str(pid)), "65536": str(min(hard, 65536))}
+    memory, files = scripts("Memory or descriptors run out", places)
+    assert "VmRSS" in shell(memory, {})
+    assert shell(files, {}).split()[0] == str(is_open)
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == min(hard, 65536)
+    os.kill(pid, signal.SIGKILL)  # as the kernel does without memory
+    wait_for(lambda: status(f"{installation.base_url}/healthz") == 200)
+    demo = installation.demo()
+    demo.ask("POST", "/kms/keys/generate", {"algorithm": "Kyber768"})
+    demo.post("/kem/encrypt", {"plaintext": "AAAA"})
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_new_pepper(start: Callable[..., Installation], shell: Shell, tmp_path: Path) -> None:
+    """The pepper of a backup is put back; without one, a tenant's keys are used again."""
+    installation = start(settings={})
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    sealed = tenant.post("/kem/encrypt", {"plaintext": "AAAA"})
+    installation.person(tenant.tenant_id, email="owner@example.org")
+    shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
+    places = back_up(installation, shell)
+    places |= places_of(installation, NAME="ada", TENANT=tenant.tenant_id, PLAN="enterprise_plus")
+    restore, renew, rotate, give = scripts("The pepper is lost", places)
+    pepper = installation.data / "gateway" / "pepper"
+    before = pepper.read_bytes()
+    pepper.unlink()
+    assert tenant.ask("GET", "/kms/keys").is_success  # it is in memory
+    shell(restore, {})
+    assert pepper.read_bytes() == before
+    installation.stop()
+    shell(renew, {})
+    settings = installation.data / "gateway" / "settings.toml"
+    operator_key = json.loads((installation.data / "dev.json").read_text())["operator_key"]
+    digest = read_pepper(pepper).digest(operator_key).hex()  # of the development's operator
+    settings.write_text(edited(settings.read_text(), {"operator_digest": digest}))
+    installation = start(data=installation.data)
+    assert installation.caller(tenant.api_key).ask("GET", "/kms/keys").status_code == 401
+    (credential,) = re.findall(r"pqo_\w+", shell(rotate, {}))
+    shell(give, installation.environment(credential))
+    renewed = installation.caller((tmp_path / "tenant.key").read_text().strip())
+    opened = renewed.post("/kem/decrypt", {**sealed, "algorithm": "Kyber768"})
+    assert opened["plaintext"] == "AAAA"
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_valkey_is_lost(start: Callable[..., Installation], shell: Shell) -> None:
+    """Without Valkey requests get 503; with an empty one they are served, revocations included."""
+    port = free_port()
+    with running_valkey(port) as address:
+        installation = start(settings={"redis_url": f"redis://{address}"})
+        kept, revoked = installation.new_tenant(), installation.new_tenant()
+        operator = installation.operator()
+        path = f"/tenants/{revoked.tenant_id}/api-keys/1"
+        assert operator.ask("DELETE", path).is_success
+    (script,) = scripts("Valkey is lost", places_of(installation))
+    keys = f"{installation.base_url}/api/v1/kms/keys"
+    assert status(keys, kept.api_key) == 503
+    with running_valkey(port):
+        shell(script, {})
+        wait_for(lambda: status(keys, kept.api_key) != 503)
+        assert status(keys, kept.api_key) == 200
+        assert status(keys, revoked.api_key) == 401
