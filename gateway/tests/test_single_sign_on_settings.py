@@ -96,3 +96,41 @@ def test_the_cookie_is_of_this_host_alone() -> None:
     assert Cookies(secure=False).back_from_provider() == (
         "pqkeep_sso=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"
     )
+
+
+OPERATORS = {
+    **{name: value for name, value in PROVIDER.items() if name not in {"tenant", "roles"}},
+    "name": '"operators"',
+    "client_id": '"pqkeep-operators"',
+    "operator_roles": '{ root = "admin", desk = "tenant-admin", audit = "read-only" }',
+}
+
+
+def test_operators_have_a_provider_of_their_own(tmp_path: Path) -> None:
+    """A provider of operators stands beside a tenant's at the same issuer, with another client."""
+    tenants, operators = read(tmp_path, PROVIDER, OPERATORS).single_sign_on
+    assert (tenants.operator_roles, operators.tenant) == ({}, None)
+
+
+@pytest.mark.threat("operator-sign-on")
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"tenant": PROVIDER["tenant"]}, "has no tenant"),
+        ({"roles": PROVIDER["roles"]}, "remove roles"),
+        ({"default_role": '"viewer"'}, "remove default_role"),
+        ({"create_members": "true"}, "remove create_members"),
+        ({"local_passwords": "false"}, "remove local_passwords"),
+        ({"operator_roles": '{ root = "owner" }'}, "operator_roles"),
+        ({"operator_roles": '{ root = "operator" }'}, "operator_roles"),
+        ({"operator_roles": "{}"}, "set tenant, or operator_roles"),
+        ({"client_id": PROVIDER["client_id"]}, "a client of its own"),
+        ({"name": PROVIDER["name"]}, "same name"),
+    ],
+)
+def test_a_provider_is_of_a_tenant_or_of_operators(
+    tmp_path: Path, changed: dict[str, str], problem: str
+) -> None:
+    """Settings that would mix both are refused, and so is a client that a tenant's provider has."""
+    with pytest.raises(ConfigError, match=problem):
+        read(tmp_path, PROVIDER, {**OPERATORS, **changed})
