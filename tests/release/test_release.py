@@ -197,6 +197,7 @@ def _key_file(folder: Path, key: mldsa.MLDSA65PrivateKey | ec.EllipticCurvePriva
     return file
 
 
+@pytest.mark.threat("changed-download")
 def test_the_sums_are_signed_by_the_named_key(tmp_path: Path) -> None:
     """The signature is over the sums of all files, and no longer right when one of them changes."""
     dist = tmp_path / "dist"
