@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels release release-check images imagecheck deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages texts docs bench-log bench-inventory bench-keyrings bench-scaling large moves differential fuzz mutants openid interop typescript witnesses watchers campaigns simulate crashes cluster migration races failpoints soak screenshots wheels release release-check images imagecheck deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -116,8 +116,12 @@ migration: $(VENV)/dev ## move 100,000 rows and 1,000 files by a campaign, kille
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)
 
-interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms .interop/go ## run the Go client, Transit's clients, age, SOPS, Bouncy Castle and kube-apiserver's code: needs Go; Maven and PQKEEP_OPENBAO=bao add theirs
-	$(BIN)/pytest -n 0 -m campaign tests/transit tests/age tests/kubernetes tests/cms tests/clients $(ARGS)
+interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms .interop/go .interop/typescript ## run the Go and TypeScript clients, Transit's clients, age, SOPS, Bouncy Castle and kube-apiserver's code: needs Go and npm; Maven and PQKEEP_OPENBAO=bao add theirs
+	$(BIN)/pytest -n 0 -m campaign tests/transit tests/age tests/kubernetes tests/cms tests/clients tests/typescript $(ARGS)
+
+typescript: $(VENV)/dev ## generate the TypeScript client's types from the API: needs npm
+	cd clients/typescript && npm ci --silent --ignore-scripts --no-audit --no-fund
+	$(BIN)/python -m tests.typescript
 
 witnesses: $(VENV)/dev .interop/witness ## have a witness of another implementation cosign the log and refuse a fork: needs Go
 	$(BIN)/pytest -n 0 -m "" tests/witnesses $(ARGS)
@@ -173,7 +177,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .node .interop .debian .release .images site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf clients/typescript/node_modules clients/typescript/dist clients/typescript/build .venv .venv-* .node .interop .debian .release .images site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -223,6 +227,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 .interop/go: tests/clients/build $(shell find clients/go -name '*.go' 2> /dev/null) clients/go/go.mod
 	@mkdir -p .interop
 	@tests/clients/build .interop
+	@touch $@
+
+.interop/typescript: tests/typescript/build $(shell find clients/typescript/src clients/typescript/test -name '*.ts' 2> /dev/null) clients/typescript/package-lock.json
+	@mkdir -p .interop
+	@tests/typescript/build
 	@touch $@
 
 .interop/witness: tests/witnesses/build tests/witnesses/go/main.go tests/witnesses/go/go.mod
