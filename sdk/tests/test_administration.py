@@ -225,3 +225,38 @@ def test_parts_of_lists(administrator: Client, connect: Connect, base_url: str) 
     assert (len(page.items), page.next is None) == (1, False)
     named = administrator.tenants.list_page(name=tenant.name)
     assert [item.id for item in named.items] == [tenant.id]
+
+
+def test_workloads(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
+    """Issuers and roles are put, listed and removed; an API key may list them only."""
+    access = administrator.workloads
+    made = access.put_issuer(
+        tenant.id,
+        "github",
+        url="https://token.actions.githubusercontent.com",
+        audience="https://pqkeep.example.com",
+        algorithms=("RS256", "ES256"),
+    )
+    assert (made.algorithms, made.jwks) == (("RS256", "ES256"), None)
+    role = access.put_role(
+        tenant.id,
+        "deploy",
+        issuer="github",
+        claims={"repository": "acme/shop", "ref": ("refs/heads/main", "refs/tags/*")},
+        scopes=[Scope(operations=("sign",), keyrings=("releases",))],
+        lifetime_seconds=600,
+        allow_absent_keyrings=True,
+    )
+    assert role.claims["ref"] == ("refs/heads/main", "refs/tags/*")
+    assert role.scopes == (Scope(operations=("sign",), keyrings=("releases",)),)
+    assert (role.lifetime_seconds, role.valid_keys) == (600, 0)
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key).workloads
+    assert own.issuers(tenant.id) == (made,)
+    assert own.roles(tenant.id) == (role,)
+    with pytest.raises(PermissionDeniedError):
+        own.remove_role(tenant.id, "deploy")
+    access.remove_role(tenant.id, "deploy")
+    with pytest.raises(NotFoundError):
+        access.remove_role(tenant.id, "deploy")
+    access.remove_issuer(tenant.id, "github")
+    assert (access.issuers(tenant.id), access.roles(tenant.id)) == ((), ())

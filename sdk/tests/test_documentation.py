@@ -27,6 +27,7 @@ RESOURCES = (
     "rules",
     "notices",
     "webhooks",
+    "workloads",
     "tenants",
     "api_keys",
     "audit",

@@ -113,6 +113,8 @@ from pqkeep.models import (
     Webhook,
     WebhookDelivery,
     Witness,
+    WorkloadIssuer,
+    WorkloadRole,
     WrappedKey,
 )
 
@@ -233,6 +235,8 @@ __all__ = [
     "Webhook",
     "WebhookDelivery",
     "Witness",
+    "WorkloadIssuer",
+    "WorkloadRole",
     "WrappedKey",
     "WrappingInputError",
 ]

@@ -24,6 +24,7 @@ from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
 from pqkeep.resources.tools import Tools
 from pqkeep.resources.webhooks import Webhooks
+from pqkeep.resources.workloads import Workloads
 
 if TYPE_CHECKING:
     from pqkeep.local import AsyncLocal
@@ -72,6 +73,7 @@ class AsyncClient:
         self.rules: AlgorithmRules[AsyncTransport] = AlgorithmRules(self._transport)
         self.notices: Notices[AsyncTransport] = Notices(self._transport)
         self.webhooks: Webhooks[AsyncTransport] = Webhooks(self._transport)
+        self.workloads: Workloads[AsyncTransport] = Workloads(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
         self.audit: Audit[AsyncTransport] = Audit(self._transport)

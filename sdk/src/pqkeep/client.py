@@ -25,6 +25,7 @@ from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
 from pqkeep.resources.tools import Tools
 from pqkeep.resources.webhooks import Webhooks
+from pqkeep.resources.workloads import Workloads
 
 if TYPE_CHECKING:
     from pqkeep.local import Local
@@ -85,6 +86,7 @@ class Client:
         self.rules: AlgorithmRules[Transport] = AlgorithmRules(self._transport)
         self.notices: Notices[Transport] = Notices(self._transport)
         self.webhooks: Webhooks[Transport] = Webhooks(self._transport)
+        self.workloads: Workloads[Transport] = Workloads(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
         self.audit: Audit[Transport] = Audit(self._transport)

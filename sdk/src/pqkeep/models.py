@@ -413,6 +413,41 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadIssuer:
+    """An issuer of tokens that a tenant's workloads exchange for API keys."""
+
+    name: str
+    url: str
+    """The claim iss of its tokens."""
+    audience: str
+    """A value that the claim aud must contain."""
+    algorithms: tuple[str, ...]
+    jwks: str | None
+    """Its public keys as a JWK Set. None: they are fetched."""
+    changed_at: datetime
+    changed_by: str
+    """The principal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRole:
+    """The permissions of workloads whose tokens meet conditions."""
+
+    name: str
+    issuer: str
+    """The issuer's name."""
+    claims: Mapping[str, tuple[str, ...]]
+    """The conditions: claims with their accepted values."""
+    scopes: tuple[Scope, ...]
+    lifetime_seconds: int
+    valid_keys: int
+    """The number of valid API keys of the role."""
+    changed_at: datetime
+    changed_by: str
+    """The principal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
     """The properties of an API key, without the key itself."""
 

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
-def result(command: Command, *arguments: str) -> dict[str, Any]:
+JWKS = (
+    b'{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1",'
+    b'"x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
+)
+
+
+def result(command: Command, *arguments: str, stdin: bytes = b"") -> dict[str, Any]:
     """Return the JSON output of a run, which must succeed."""
-    ended = command(*arguments, "--output", "json")
+    ended = command(*arguments, "--output", "json", stdin=stdin)
     assert ended.status == 0, ended.err
     said: dict[str, Any] = json.loads(ended.out)
     return said
@@ -227,3 +233,28 @@ def test_an_api_key_is_limited_by_options(
     assert "--scope use" in plain.err
     assert "scopes" not in plain.out.decode()
     assert command("api-keys", "create", "--expires", "soon").status == 2
+
+
+def test_the_operator_manages_workloads(operator_command: Command, tenant: Client) -> None:
+    """Issuers and roles are put, listed with their conditions, and removed."""
+    (own,) = tenant.tenants.list()
+    at = ("--tenant", own.id)
+    url = ("--issuer-url", "https://issuer.example.com", "--audience", "https://pqkeep.example.com")
+    issuer = result(
+        operator_command, "issuers", "put", "ci", *url, "--algorithm", "EdDSA", "--jwks", "-", *at,
+        stdin=JWKS,
+    )  # fmt: skip
+    assert issuer["jwks"] == JWKS.decode()
+    claims = ("--claim", "ref=main", "--claim", "ref=release-*", "--claim", "repository=acme/shop")
+    role = result(operator_command, "roles", "put", "deploy", "--issuer", "ci", *claims, *at)
+    assert role["claims"] == {"ref": ["main", "release-*"], "repository": ["acme/shop"]}
+    assert role["scopes"] == [{"operations": ["use"], "keyrings": None, "algorithms": None}]
+    assert result(operator_command, "issuers", "list", *at)["total"] == 1
+    assert "ref=main or release-*; repository=acme/shop" in " ".join(
+        operator_command("roles", "list", *at).out.decode().split()
+    )
+    wrong = operator_command("roles", "put", "x", "--issuer", "ci", "--claim", "ref", *at)
+    assert wrong.status == 2
+    for group, name in (("roles", "deploy"), ("issuers", "ci")):
+        assert result(operator_command, group, "remove", name, *at)["removed"] is True
+        assert operator_command(group, "remove", name, *at).status == 4

@@ -38,6 +38,7 @@ from pqkeep.cli import (
     tenants,
     transit,
     webhooks,
+    workloads,
 )
 from pqkeep.cli.command import Program, options_before_commands
 from pqkeep.cli.status import installed_version
@@ -76,6 +77,8 @@ for group in (
     webhooks,
 ):
     app.add_typer(group.app)
+app.add_typer(workloads.issuers)
+app.add_typer(workloads.roles)
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - a Typer callback

@@ -93,7 +93,7 @@ def _limits(
     """Return the limits in the request's body. None if there are no limits."""
     asked = {
         "name": name,
-        "scopes": None if scopes is None else [_scope(scope) for scope in scopes],
+        "scopes": None if scopes is None else [written_scope(scope) for scope in scopes],
         "expires_at": None if expires_at is None else _time(expires_at),
         "allowed_addresses": None if allowed_addresses is None else list(allowed_addresses),
         "allow_absent_keyrings": allow_absent_keyrings or None,
@@ -102,7 +102,8 @@ def _limits(
     return body or None
 
 
-def _scope(scope: Scope) -> dict[str, object]:
+def written_scope(scope: Scope) -> dict[str, object]:
+    """Return a scope as it is sent."""
     return {name: list(value) for name, value in asdict(scope).items() if value is not None}
 
 
@@ -131,7 +132,7 @@ def _api_key(data: Data) -> ApiKey:
         last_used_from=data.text_or_none("last_used_from"),
         overlap_ends_at=data.time_or_none("overlap_ends_at"),
         name=data.text_or_none("name"),
-        scopes=_scopes(data),
+        scopes=read_scopes(data),
         expires_at=data.time_or_none("expires_at"),
         allowed_addresses=data.texts_or_none("allowed_addresses"),
     )
@@ -142,14 +143,15 @@ def _own_api_key(data: Data) -> OwnApiKey:
         tenant_id=data.text("tenant_id"),
         version=data.integer("version"),
         name=data.text_or_none("name"),
-        scopes=_scopes(data),
+        scopes=read_scopes(data),
         expires_at=data.time_or_none("expires_at"),
         allowed_addresses=data.texts_or_none("allowed_addresses"),
         rotated=data.flag("rotated"),
     )
 
 
-def _scopes(data: Data) -> tuple[Scope, ...] | None:
+def read_scopes(data: Data) -> tuple[Scope, ...] | None:
+    """Return the scopes of a response; None if it has none."""
     if not data.has("scopes"):
         return None
     return tuple(
@@ -170,7 +172,7 @@ def _new_api_key(data: Data) -> NewApiKey:
         status=data.text("status"),
         created_at=data.time("created_at"),
         name=data.text_or_none("name"),
-        scopes=_scopes(data),
+        scopes=read_scopes(data),
         expires_at=data.time_or_none("expires_at"),
         allowed_addresses=data.texts_or_none("allowed_addresses"),
     )
