@@ -44,6 +44,12 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_own_tests() -> None:
+    """The package's own tests pass: strict types, vectors of the local format, a hostile service."""
+    run = subprocess.run([NPM, "test"], cwd=CLIENT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+
+
 def test_package(program: Path) -> None:
     """The package has the compiled modules and their types only."""
     package = program / "node_modules/@pqkeep/client"
