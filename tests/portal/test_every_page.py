@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from playwright.sync_api import Locator, Route, expect
+from playwright.sync_api import Locator, Route, ViewportSize, expect
 from playwright.sync_api import Page as Tab
 from tests.fixtures.browser import BOTH, IN_FULL, Visit, Visitor, assert_accessible
 from tests.fixtures.caller import PASSWORD, Caller
@@ -25,6 +25,8 @@ from pqkeep_gateway.access.callers import Credential, Role
 from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT, Page
 
+ZOOMED: ViewportSize = {"width": 640, "height": 400}
+"""A window of 1,280 by 800 pixels, at a zoom of 200 %."""
 LEADS_ELSEWHERE = {"/resume"}
 TOKENS = {"/invitation": "pqi_", "/registration": "pqr_", "/reset-password": "pqp_"}
 """Pages that need a token for their full content, and the token's prefix."""
@@ -126,6 +128,7 @@ def _whose(page: Page) -> Credential | Role:
 def _url(page: Page, world: World) -> str:
     id_ = world.owner.tenant_id if page.is_operators else str(world.record)
     values = {"algorithm": "Kyber768", "version": "1", "id": id_, "webhook": world.webhook}
+    values["name"] = "default"
     path = re.sub(r"{(\w+)}", lambda found: values[found[1]], page.path)
     token = f"#{TOKENS[page.path]}{'0' * 40}" if page.path in TOKENS else ""
     return f"{ROOT}{path}{token}"
@@ -158,6 +161,22 @@ def test_pages_fit_on_a_phone_and_everybody_can_use_them(
 def test_everybody_can_use_each_page_on_a_desktop(visits: Visits, who: Credential | Role) -> None:
     """Wide tables with columns do not overflow, and axe has no findings, light and dark."""
     for _, tab, _ in visits(who):
+        assert_fits(tab)
+        assert_accessible(tab, IN_FULL)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+@everybody
+def test_everybody_can_use_each_page_at_twice_the_size(
+    visits: Visits, who: Credential | Role
+) -> None:
+    """At a zoom of 200 % and with text of twice the size, pages fit, and axe has no findings."""
+    for _, tab, _ in visits(who):
+        tab.set_viewport_size(ZOOMED)
+        assert_fits(tab)
+        assert_accessible(tab, IN_FULL)
+        tab.evaluate("document.documentElement.style.fontSize = '200%'")
         assert_fits(tab)
         assert_accessible(tab, IN_FULL)
 

@@ -16,6 +16,9 @@ from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import GRANTS, Role
 
+_WIDE = """[...document.querySelectorAll("body *")].filter((each) =>
+  each.getBoundingClientRect().right > innerWidth && !each.closest(".table-wrap, pre, dialog"))
+  .map((each) => each.outerHTML.slice(0, 200)).slice(0, 5)"""
 MARKUP = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
 VOID = frozenset(
     [
@@ -105,7 +108,7 @@ def keep_api_key(page: Page) -> None:
 def assert_fits(page: Page) -> None:
     """Check that no page scrolls sideways."""
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert wide <= 0, f"{wide} pixels too wide"
+    assert wide <= 0, f"{page.url} is {wide} pixels too wide: {page.evaluate(_WIDE)}"
 
 
 def assert_headings_in_order(html: str) -> None:
