@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -119,14 +120,17 @@ def test_a_rule_is_made_and_only_becomes_stricter(
     form.get_by_label("To use instead").select_option("ML-KEM-1024")
     form.get_by_label("Only in these keyrings").fill("payments.*\ncards")
     form.get_by_label("Deny from").fill("2099-01-31")
-    form.get_by_label("API keys that are only warned").fill("1: 2099-03-31")
+    form.get_by_label("API keys that are only warned").fill("1: 2099-03-31\n9: 2099-03-31")
     form.get_by_role("button", name="Make it").click()
     prove(page)
     expect(page.get_by_role("heading", name="no-kyber")).to_be_visible()
     (made,) = owner.get("/rules/algorithms")["rules"]
     assert made["keyrings"] == ["payments.*", "cards"]
     assert made["deny_from"] == "2099-01-31T00:00:00.000Z"
-    assert made["exceptions"] == [{"api_key": 1, "until": "2099-03-31T23:59:59.000Z"}]
+    until = "2099-03-31T23:59:59.000Z"
+    assert made["exceptions"] == [{"api_key": 1, "until": until}, {"api_key": 9, "until": until}]
+    expect(page.locator("main")).to_contain_text(re.compile(r"API key 1 \(….{4}\) until"))
+    expect(page.locator("main")).to_contain_text("API key 9, which does not exist, until")
 
     page.get_by_role("button", name="Make no-kyber stricter").click()
     form = page.locator("dialog[id='change-no-kyber']")

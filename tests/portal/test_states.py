@@ -52,8 +52,8 @@ NAMES_ONLY = {
         "/migration",
         "/webhooks/{webhook}",
     )
-}
-"""Reads of addresses for identifiers, which are otherwise shown alone."""
+} | {("/migration", "list_api_keys")}
+"""Reads of names for identifiers, which are otherwise shown alone."""
 NOT_SAID = {
     ("/keys", "list_keys"),
     ("/keys", "get_subscription"),

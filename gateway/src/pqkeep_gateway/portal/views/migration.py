@@ -167,6 +167,28 @@ def _next(listed: Sequence[object], place: int) -> int | None:
     return place + SHOWN if len(listed) > place + SHOWN else None
 
 
+async def _api_keys(reader: Reader, rules: Iterable[RuleData]) -> Mapping[int, str]:
+    """Return the names of excepted API keys by version; "" if there is none, absent if unknown."""
+    tenant = str(reader.principal.tenant)
+    listed = (exception.api_key for rule in rules for exception in rule.exceptions[:NAMED])
+    versions = sorted(set(listed))[:NAMED]
+    found = await asyncio.gather(
+        *(
+            reader.section(
+                "list_api_keys", tenant_id=tenant, details=True, version=version, limit=1
+            )
+            for version in versions
+        )
+    )
+    return {
+        version: section.data.api_keys[0].name or f"…{section.data.api_keys[0].key_last4}"
+        if section.data.api_keys
+        else ""
+        for version, section in zip(versions, found, strict=True)
+        if section.data
+    }
+
+
 async def _tried(reader: Reader, choice: str) -> Section:
     """Return the preview of a new rule that the form names: a profile or an algorithm."""
     if not choice:
@@ -203,8 +225,10 @@ async def _read(visit: Visit) -> Content:
     ordered = sorted(campaigns.data.campaigns, key=_is_closed) if campaigns.data else []
     at_rule, at_campaign = _place(query, "rules"), _place(query, "campaigns")
     in_sight = ordered[at_campaign : at_campaign + SHOWN]
-    shown_rules, *progress = await asyncio.gather(
-        _rules(reader, rules[at_rule : at_rule + SHOWN], now),
+    seen = rules[at_rule : at_rule + SHOWN]
+    shown_rules, api_keys, *progress = await asyncio.gather(
+        _rules(reader, seen, now),
+        _api_keys(reader, seen),
         *(reader.section("get_campaign", name=campaign.name) for campaign in in_sight),
     )
     return {
@@ -213,6 +237,7 @@ async def _read(visit: Visit) -> Content:
         "days": DAYS,
         "listed": listed,
         "rules": shown_rules,
+        "api_keys": api_keys,
         "next_rules": _next(rules, at_rule),
         "tried": tried,
         "tried_refused": refused(tried.data),
