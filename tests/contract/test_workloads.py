@@ -25,6 +25,7 @@ from tests.fixtures.openid_provider import running_mock
 from tests.fixtures.token_platform import AUDIENCE, Platform
 
 from pqkeep import AsyncClient, Client, InvalidRequestError
+from pqkeep_protocol.algorithms import MAX_GIVEN_KEY, MAX_GIVEN_SIGNATURE
 
 GITHUB = "https://token.actions.githubusercontent.com"
 CLUSTER = "https://kubernetes.default.svc.cluster.local"
@@ -232,6 +233,25 @@ def test_critical_headers_and_other_types_are_refused(site: Site) -> None:
     for header in ({"alg": "ES256", "crit": ["x"], "x": 1}, {"alg": "ES256", "typ": "logout+jwt"}):
         text = base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b"=").decode()
         assert refusal_of(site.exchange(f"{text}.{claims}.{signature}")) == wanted
+
+
+@pytest.mark.threat("forged-workload-token")
+def test_a_key_or_signature_that_no_frame_may_have(site: Site) -> None:
+    """A huge signature or key is refused, and does not end the connection to the key service."""
+    other = replace(site, platform=Platform(CLUSTER, "EdDSA"))
+    other.put_issuer("cluster").raise_for_status()
+    other.put_role("pods", issuer="cluster").raise_for_status()
+    signed, _, _ = other.platform.token().rpartition(".")
+    long = base64.urlsafe_b64encode(bytes(MAX_GIVEN_SIGNATURE + 1)).rstrip(b"=").decode()
+    refused = other.exchange(f"{signed}.{long}", "pods")
+    assert refusal_of(refused) == (400, "ERR_INVALID_001", "subject_token")
+    number = base64.urlsafe_b64encode(b"\x80" + bytes(MAX_GIVEN_KEY)).rstrip(b"=").decode()
+    huge = {"kty": "RSA", "kid": "one", "n": number, "e": "AQAB"}
+    refused = site.put_issuer("huge", algorithms=["RS256"], jwks={"keys": [huge]})
+    assert refusal_of(refused) == (400, "ERR_INVALID_001", "jwks")
+    both = {"keys": [huge, *site.platform.jwks["keys"]]}
+    site.put_issuer(jwks=both).raise_for_status()
+    site.workload(site.platform.token()).get("/auth/api-key")
 
 
 def test_keys_end_with_their_role_issuer_and_tenant(site: Site) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from pqkeep_protocol.algorithms import GivenKeyAlgorithm
+from pqkeep_protocol.algorithms import MAX_GIVEN_KEY, MAX_GIVEN_SIGNATURE, GivenKeyAlgorithm
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 from pqkeep_protocol.messages import RedactedRepr
 
@@ -173,6 +173,8 @@ def read_token(text: str) -> SignedToken:
         raise InvalidTokenError("must have the claims iss, sub, aud and exp") from None
     if header.alg == GivenKeyAlgorithm.ES256 and len(signature) != _ES256_SIGNATURE:
         raise InvalidTokenError("must have a signature of 64 bytes (RFC 7518, section 3.4)")
+    if len(signature) > MAX_GIVEN_SIGNATURE:  # not a frame of the key service
+        raise InvalidTokenError("has a signature that is too long for its algorithm")
     message = ".".join(parts[:2]).encode()
     return SignedToken(header.alg, header.kid, claims, registered, message, signature)
 
@@ -229,7 +231,8 @@ def _keys_of(raw: msgspec.Raw) -> list[PublicKey]:
     return [
         PublicKey(algorithm, jwk.kid, spki)
         for algorithm, spki in found
-        if jwk.alg in (None, algorithm.value) or (jwk.alg == "Ed25519" and jwk.crv == "Ed25519")
+        if len(spki) <= MAX_GIVEN_KEY
+        and (jwk.alg in (None, algorithm.value) or (jwk.alg == "Ed25519" and jwk.crv == "Ed25519"))
     ]
 
 
