@@ -111,6 +111,7 @@ ELSEWHERE: Mapping[str, str] = {
     "install.sh": "needs a release: make release-check",
     "pkeyutl -verify": "needs OpenSSL 3.5: make release-check",
     "openssl pkey -in": "needs OpenSSL 3.5: make release-check",
+    "pqkeepd mail test": "needs a mail server: server/tests/test_command_line.py",
     "pqkeepd init": "makes users of the system: make debian13",
     "install -o": "needs these users: make debian13",
     "install -m": "needs systemd: make debian13",

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.contract.rows import api_rows
@@ -267,7 +267,9 @@ def test_the_client_has_the_call(name: str) -> None:
     kinds = [each.kind for each in parameters.values()]
     positional = [each for each in kinds if each is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     assert len(positional) == len(call.positional) + len(call.constants)
-    assert set(call.keywords.values()) <= parameters.keys()
+    filters = [each.annotation for each in parameters.values() if each.kind is each.VAR_KEYWORD]
+    named = {name for typed in filters for name in get_args(typed)[0].__annotations__}
+    assert set(call.keywords.values()) <= parameters.keys() | named
 
 
 def test_examples_hide_nothing() -> None:
