@@ -1,11 +1,14 @@
 """Keys of issuers: fetched from a real server, cached, rotated, and used while it is away."""
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from uuid import UUID
 
 import pytest
 from jwcrypto.jwk import JWK
@@ -13,6 +16,8 @@ from tests.fixtures.token_platform import Platform
 
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.delivery.issuer_keys import (
+    AT_ONCE,
+    AT_ONCE_OF_TENANT,
     FRESH_SECONDS,
     KEPT_SECONDS,
     RETRY_SECONDS,
@@ -21,7 +26,9 @@ from pqkeep_gateway.delivery.issuer_keys import (
 from pqkeep_gateway.delivery.public_addresses import PublicAddresses
 from pqkeep_gateway.signed_tokens import MAX_JWKS, SignedToken, read_token
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import TenantId
 
+TENANT = TenantId(UUID(int=1))
 HERE = PublicAddresses(Networks(("127.0.0.0/8",)))
 
 
@@ -83,7 +90,7 @@ class Setting:
 
     async def has(self, issuer: Issuer, token: SignedToken) -> bool:
         """Return whether there is a key for a token."""
-        return bool(await self.keys.find(issuer.url, token))
+        return bool(await self.keys.find(TENANT, issuer.url, token))
 
 
 async def test_keys_follow_a_rotation() -> None:
@@ -145,6 +152,29 @@ async def test_what_an_issuer_may_not_do(fault: str) -> None:
         with pytest.raises(UnavailableError):
             await setting.has(issuer, read_token(platform.token()))
         assert (fault == "inside") == (issuer.requests == [])
+
+
+@pytest.mark.threat("forged-workload-token")
+async def test_a_slow_issuer_delays_no_other_tenant() -> None:
+    """A tenant has two slow requests at most; another tenant's issuer is asked meanwhile."""
+    setting = Setting()
+    with serving() as issuer, socket.create_server(("127.0.0.1", 0)) as silent:
+        platform = Platform(issuer.url)
+        issuer.publish(platform.key)
+        token = read_token(platform.token())
+        place = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        hostile = TenantId(UUID(int=2))
+        finds = [
+            asyncio.create_task(setting.keys.find(hostile, f"{place}/{number}", token))
+            for number in range(AT_ONCE)
+        ]
+        _, slow = await asyncio.wait(finds, timeout=0.1)
+        assert len(slow) == AT_ONCE_OF_TENANT
+        assert await setting.has(issuer, token)
+        for _ in slow:
+            silent.accept()[0].close()
+        results = await asyncio.gather(*finds, return_exceptions=True)
+        assert {type(result) for result in results} == {UnavailableError}
 
 
 async def test_many_tokens_make_one_request() -> None:

@@ -10,6 +10,7 @@ with an unknown key makes one request in RETRY_SECONDS.
 import asyncio
 import ssl
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, partial
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ from pqkeep_gateway.signed_tokens import (
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.webhooks import InvalidUrlError, host_of
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json
+from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -47,8 +49,10 @@ RETRY_SECONDS = 30.0
 """The time between two requests to an issuer."""
 SECONDS = 5.0
 """For each of the two requests."""
-AT_ONCE = 8
+AT_ONCE = 32
 """Concurrent requests, each in a thread."""
+AT_ONCE_OF_TENANT = 2
+"""Concurrent requests of one tenant. A slow issuer must not keep other tenants' issuers waiting."""
 
 
 class _Discovery(Struct, frozen=True):
@@ -72,24 +76,38 @@ class IssuerKeys:
         self._clock = clock
         self._known: LRUCache[str, _Known] = LRUCache(CAPACITY)
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._of_tenants: Counter[TenantId] = Counter()
+        """The requests that each tenant's tokens began."""
 
-    async def find(self, issuer: str, token: SignedToken) -> tuple[PublicKey, ...]:
-        """Return the keys of an issuer that may have signed a token.
+    async def find(
+        self, tenant: TenantId, issuer: str, token: SignedToken
+    ) -> tuple[PublicKey, ...]:
+        """Return the keys of a tenant's issuer that may have signed a token.
 
         Raises UnavailableError if the issuer is away, and no recent keys are known.
         """
         known = self._known.setdefault(issuer, _Known())
         now = self._clock()
         is_fresh = now - known.fetched_at < FRESH_SECONDS and candidates(known.keys, token)
-        may_fetch = now - known.tried_at >= RETRY_SECONDS and len(self._fetches) < AT_ONCE
-        if not is_fresh and may_fetch and issuer not in self._fetches:
-            self._fetches[issuer] = asyncio.create_task(self._fetch(issuer, known))
-            self._fetches[issuer].add_done_callback(lambda _: self._fetches.pop(issuer, None))
+        is_due = now - known.tried_at >= RETRY_SECONDS and issuer not in self._fetches
+        has_slot = len(self._fetches) < AT_ONCE and self._of_tenants[tenant] < AT_ONCE_OF_TENANT
+        if not is_fresh and is_due and has_slot:
+            self._begin(tenant, issuer, known)
         if not is_fresh and issuer in self._fetches:
             await asyncio.wait({self._fetches[issuer]})
         if self._clock() - known.fetched_at >= KEPT_SECONDS:
             raise UnavailableError
         return candidates(known.keys, token)
+
+    def _begin(self, tenant: TenantId, issuer: str, known: _Known) -> None:
+        def end(_: asyncio.Task[None]) -> None:
+            self._fetches.pop(issuer, None)
+            self._of_tenants[tenant] -= 1
+            self._of_tenants += Counter()  # forgets tenants without requests
+
+        self._of_tenants[tenant] += 1
+        self._fetches[issuer] = asyncio.create_task(self._fetch(issuer, known))
+        self._fetches[issuer].add_done_callback(end)
 
     async def _fetch(self, issuer: str, known: _Known) -> None:
         known.tried_at = self._clock()

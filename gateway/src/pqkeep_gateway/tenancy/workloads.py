@@ -56,8 +56,8 @@ MAX_SUBJECT = 120
 """Characters of a subject in a record."""
 
 
-FindKeys = Callable[[str, SignedToken], Awaitable[tuple[PublicKey, ...]]]
-"""Returns the fetched keys of an issuer that may have signed a token. Raises UnavailableError."""
+FindKeys = Callable[[TenantId, str, SignedToken], Awaitable[tuple[PublicKey, ...]]]
+"""Returns the fetched keys of a tenant's issuer that may have signed a token. Raises UnavailableError."""
 
 
 class UntrustedTokenError(Exception):
@@ -201,7 +201,7 @@ class Workloads:
 
     async def _candidates(self, token: SignedToken, issuer: Issuer) -> tuple[PublicKey, ...]:
         if issuer.keys is None:
-            return await self._find_keys(issuer.issuer, token)
+            return await self._find_keys(issuer.tenant, issuer.issuer, token)
         return candidates(keys_in(issuer.keys), token)
 
     async def _change(self, change: Awaitable[T]) -> T:
