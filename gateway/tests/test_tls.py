@@ -518,6 +518,14 @@ def _encrypt(folder: Path) -> None:
     (folder / "key.pem").write_bytes(text)
 
 
+def _mistime(folder: Path) -> None:
+    path = folder / "certificate.pem"
+    der = ssl.PEM_cert_to_DER_cert(path.read_text())
+    head, _, tail = der.rpartition(b"\x17\x0d")  # the last UTCTime: notAfter
+    broken = head + b"\x17\x0d" + b"x" * 12 + tail[12:]
+    path.write_text(ssl.DER_cert_to_PEM_cert(broken))
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no certificate": (lambda at: (at / "certificate.pem").unlink(), "No such file"),
     "no PEM": (lambda at: (at / "certificate.pem").write_text("x"), "not PEM"),
@@ -525,6 +533,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "an open key": (lambda at: (at / "key.pem").chmod(0o644), "0600"),
     "another's key": (_mismatch, "MISMATCH"),
     "an encrypted key": (_encrypt, "encrypted"),
+    "no time": (_mistime, "not a time"),
 }
 
 

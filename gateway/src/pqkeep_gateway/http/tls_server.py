@@ -114,9 +114,12 @@ class TlsServer:
             context.load_cert_chain(self._certificate, self._key, password="")
             session = TlsSession(context, Counter())
             names = _shake_hands(session, self._certificate)
+            expires = ssl.cert_time_to_seconds(str(names["notAfter"]))
         except (OSError, TlsError) as error:  # ssl.SSLError is an OSError
             self._refuse(_reason(error))
-        return _Loaded(context, session.group, ssl.cert_time_to_seconds(str(names["notAfter"])))
+        except ValueError:
+            self._refuse("its end is not a time")
+        return _Loaded(context, session.group, expires)
 
     def _allow_classical(self) -> None:
         """Warn about key exchange that is not post-quantum, or raise ConfigError."""
