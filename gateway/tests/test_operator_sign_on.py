@@ -279,6 +279,7 @@ async def test_a_session_ends_after_an_hour(desk: Desk) -> None:
         {"name": "other"},
         {"issuer": "https://other.example"},
         {"client_id": "other"},
+        {"email_domains": frozenset({"example.org"})},
     ],
 )
 async def test_a_change_of_the_settings_ends_sessions(desk: Desk, changed: dict[str, Any]) -> None:

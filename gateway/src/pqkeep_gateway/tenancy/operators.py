@@ -320,8 +320,13 @@ MAX_POLICY = 128
 def provider_digest(pepper: Pepper, provider: Provider) -> bytes:
     """Return 32 bytes that change with a provider's settings about operators."""
     roles = sorted(f"{role}={group}" for group, role in provider.operator_roles.items())
-    names = (provider.name, provider.issuer, provider.client_id, provider.groups_claim, *roles)
-    return pepper.derive(Purpose.SINGLE_SIGN_ON, b"operators", *(name.encode() for name in names))
+    domains = sorted(f"@{domain}" for domain in provider.email_domains)
+    names = (provider.name, provider.issuer, provider.client_id, provider.groups_claim)
+    return pepper.derive(
+        Purpose.SINGLE_SIGN_ON,
+        b"operators",
+        *(name.encode() for name in (*names, *roles, *domains)),
+    )
 
 
 def _session_event(
