@@ -107,7 +107,7 @@ class Folder:
         """Return a path in the folder: no name can leave it, and no two names share it."""
         stem = quote(owner.name, safe=" ").replace(".", "%2E")
         if len(stem) > _MAX_STEM:
-            stem = sha256(owner.name.encode()).hexdigest()
+            stem = f"%sha256-{sha256(owner.name.encode()).hexdigest()}"  # no name is quoted so
         return self._path / f"{stem}.{quote(name, safe='@')}"
 
     def _note(self, owner: Owner, name: str) -> Path:
