@@ -380,6 +380,28 @@ def test_a_keyring_is_deleted_and_restored_by_people(
 
 
 @pytest.mark.threat("stolen-api-key")
+def test_a_protected_keyring_keeps_its_keys(
+    tenant: Caller, new_person: Callable[..., Caller]
+) -> None:
+    """Nobody archives a version of a keyring with the label protected, or deletes the keyring."""
+    owner = new_person(tenant.tenant_id)
+    labels = {"protected": "etcd of the cluster prod"}
+    tenant.post("/kms/keyrings", {"name": CARDS, "labels": labels}, status=201)
+    named = KYBER | {"keyring": CARDS}
+    tenant.post("/kms/keys/generate", named, status=201)
+    tenant.post("/kms/keys/rotate", named, status=201)
+    old = named | {"key_version": 1}
+    for response in (
+        owner.ask_proven("POST", "/kms/keys/archive", old),
+        owner.ask_proven("DELETE", f"/kms/keyrings/{CARDS}"),
+    ):
+        assert refusal_of(response)[:2] == (403, "ERR_POLICY_001")
+        assert "keyring-protection" in response.json()["error"]["message"]
+    assert patch(owner, CARDS, labels={})["labels"] == {}
+    assert owner.ask_proven("POST", "/kms/keys/archive", old).is_success
+
+
+@pytest.mark.threat("stolen-api-key")
 def test_a_program_deletes_only_a_keyring_that_allows_it(
     tenant: Caller, new_person: Callable[..., Caller], installation: Installation
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_rotation_shows_and_old_data_decrypts(plugin: Plugin) -> None:
     assert swapped[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.threat("kms-plugin-socket")
 def test_refuses_changed_data(plugin: Plugin) -> None:
     """Each change of a ciphertext, an annotation or a key id is refused, also in a batch."""
     sealed = plugin.encrypt()
@@ -240,6 +241,7 @@ def test_refuses_changed_data(plugin: Plugin) -> None:
     assert plugin.health() == "ok"
 
 
+@pytest.mark.threat("kms-plugin-socket")
 def test_refuses_odd_messages(plugin: Plugin) -> None:
     """Malformed and huge messages, unknown methods and wrong plaintexts are refused, and no call hangs."""
     for method, data, code in (
@@ -289,6 +291,7 @@ KEY = {
 SECRET = "pqk_a-text-of-the-service"  # noqa: S105 - a marker
 
 
+@pytest.mark.threat("kms-plugin-socket")
 def test_unusable_responses_are_reasons(plugin: Plugin) -> None:
     """No response of a wrong or hostile service is trusted, repeated, or fatal; the plugin recovers."""
 
@@ -365,6 +368,7 @@ def test_a_rotated_and_a_revoked_api_key(plugin: Plugin) -> None:
     assert plugin.decrypt(sealed) == DEK
 
 
+@pytest.mark.threat("kms-plugin-socket")
 def test_the_socket_is_its_own(plugin: Plugin, tmp_path: Path) -> None:
     """Only the user has access, and no socket of a process and no other file is replaced."""
     mode = plugin.path.stat().st_mode
@@ -407,6 +411,7 @@ def test_the_socket_is_its_own(plugin: Plugin, tmp_path: Path) -> None:
         "tcp://h:1",
     ],
 )
+@pytest.mark.threat("kms-plugin-socket")
 def test_refuses_other_endpoints(endpoint: str) -> None:
     """Only a path has permissions: abstract sockets, relative paths and addresses are refused."""
     with pytest.raises(Refusal, match="--socket"):
