@@ -5,6 +5,9 @@ Each test is one UPDATE that would give the attacker's own credential to another
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from gateway.tests.test_single_sign_on import SUBJECT, Sso, sso
@@ -33,8 +36,9 @@ from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
+from pqkeep_gateway.signed_tokens import Condition
 from pqkeep_gateway.storage.api_keys import AlreadyRotatedError, SqlApiKeys
-from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.database import microseconds, transaction
 from pqkeep_gateway.storage.identities import Refusal
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
 from pqkeep_gateway.storage.operators import OperatorSession, SqlOperators, SqlOperatorSessions
@@ -56,18 +60,25 @@ from pqkeep_gateway.storage.schema import (
     STEP_UP_TOKENS,
     TENANTS,
     USERS,
+    WORKLOAD_ISSUERS,
+    WORKLOAD_KEYS,
+    WORKLOAD_ROLES,
 )
 from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.storage.team import lock_team
 from pqkeep_gateway.storage.tenant_status import change_under_mac
 from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.storage.users import Account
+from pqkeep_gateway.storage.workloads import Exchange, Issuer, RoleNotFoundError, SqlWorkloads
+from pqkeep_gateway.storage.workloads import Role as WorkloadRole
 from pqkeep_gateway.tenancy.operators import Operators
+from pqkeep_protocol.algorithms import GivenKeyAlgorithm
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 
 __all__ = ["sso"]
 
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY_US = 86_400_000_000
 SCOPES = '[{"operations":["sign"]}]'
 
@@ -127,6 +138,71 @@ async def test_a_digest_put_into_another_api_key_s_row_opens_nothing(world: Worl
     await change_where(world, API_KEYS.c.tenant_id == world.tenant.id, API_KEYS, digest=b"\0" * 32)
     await change_where(world, API_KEYS.c.tenant_id == tenant.id, API_KEYS, digest=digest)
     assert await SqlApiKeys(world.engine).find(digest) is None
+
+
+async def _deploy(store: SqlWorkloads, tenant: Tenant, url: str) -> tuple[Issuer, WorkloadRole]:
+    """Store an issuer and a role of a tenant; return both."""
+    common: dict[str, Any] = {"tenant": tenant.id, "changed_at": NOW, "changed_by": "user:x"}
+    issuer = Issuer(
+        name="ci", issuer=url, audience="a", algorithms=(GivenKeyAlgorithm.ES256,), **common
+    )
+    scopes = scopes_in(SCOPES)
+    assert scopes is not None
+    role = WorkloadRole(
+        issuer="ci",
+        name="deploy",
+        conditions=(Condition("sub", ("x",)),),
+        scopes=scopes,
+        lifetime=timedelta(hours=1),
+        **common,
+    )
+    await store.put_issuer(issuer, event(ATTRIBUTION, tenant.id, AuditEvent.PUT_WORKLOAD_ISSUER))
+    await store.put_role(role, event(ATTRIBUTION, tenant.id, AuditEvent.PUT_WORKLOAD_ROLE))
+    return await store.find_role(tenant.id, "deploy")
+
+
+@pytest.mark.threat("accounts-database-writer")
+async def test_a_workload_s_key_is_its_role_s(world: World) -> None:
+    """No change of an issuer, a role or a key's row gives a token or a key more."""
+    store = SqlWorkloads(world.engine)
+    own_issuer, own = await _deploy(store, world.tenant, "https://own.example")
+    other = await add_tenant(world.engine, new_tenant())
+    other_issuer, theirs = await _deploy(store, other, "https://theirs.example")
+    made = Exchange(b"d" * 32, b"t" * 32, NOW + timedelta(hours=1), NOW + timedelta(hours=1))
+    exchanged = event(ATTRIBUTION, world.tenant.id, AuditEvent.EXCHANGE_TOKEN)
+    await store.add_key(own_issuer, own, made, NOW, exchanged)
+    found = await store.find(made.digest)
+    assert found is not None
+    assert found.principal.tenant == world.tenant.id
+    own_role, their_role = (WORKLOAD_ROLES.c.id == role.id for role in (own, theirs))
+    keys: tuple[tuple[sa.ColumnElement[bool], sa.Table, str, object, object], ...] = (
+        (sa.true(), WORKLOAD_KEYS, "role_id", theirs.id, own.id),
+        (sa.true(), WORKLOAD_KEYS, "digest", b"e" * 32, made.digest),
+        (sa.true(), WORKLOAD_KEYS, "expires_at_us", 2**52, microseconds(made.expires_at)),
+        (own_role, WORKLOAD_ROLES, "scopes", '[{"operations":["*"]}]', SCOPES),
+    )
+    for where, table, column, value, before in keys:
+        await change_where(world, where, table, **{column: value})
+        assert await store.find(made.digest) is None
+        assert await store.find(b"e" * 32) is None
+        await change_where(world, where, table, **{column: before})
+    assert await store.find(made.digest) == found
+    their_issuer = WORKLOAD_ISSUERS.c.id == other_issuer.id
+    roles: tuple[tuple[sa.ColumnElement[bool], sa.Table, str, object, object], ...] = (
+        (their_role, WORKLOAD_ROLES, "issuer_id", own_issuer.id, other_issuer.id),
+        (their_role, WORKLOAD_ROLES, "conditions", "[]", '[["sub",["x"]]]'),
+        (their_role, WORKLOAD_ROLES, "lifetime_seconds", 9_999, 3_600),
+        (their_issuer, WORKLOAD_ISSUERS, "issuer", own_issuer.issuer, other_issuer.issuer),
+        (their_issuer, WORKLOAD_ISSUERS, "audience", "b", "a"),
+        (their_issuer, WORKLOAD_ISSUERS, "keys", "{}", None),
+        (their_issuer, WORKLOAD_ISSUERS, "algorithms", '["RS256"]', '["ES256"]'),
+    )
+    for where, table, column, value, before in roles:
+        await change_where(world, where, table, **{column: value})
+        with pytest.raises(RoleNotFoundError):
+            await store.find_role(other.id, "deploy")
+        await change_where(world, where, table, **{column: before})
+    assert await store.find_role(other.id, "deploy") == (other_issuer, theirs)
 
 
 async def test_a_session_is_its_user_s(world: World) -> None:
