@@ -235,6 +235,8 @@ _ALIASES: Mapping[str, str] = {
     "ML-KEM-768": Algorithm.ML_KEM_768.value,
     "ML-DSA-65": Algorithm.ML_DSA_65.value,
 }
+NAMES: Sequence[str] = (*_ALIASES, *(algorithm.value for algorithm in Algorithm))
+"""Every name that an algorithm has in the API."""
 
 
 _SHORTEST_NAMED = 500

@@ -253,6 +253,10 @@ def test_the_operator_manages_workloads(operator_command: Command, tenant: Clien
     assert "ref=main or release-*; repository=acme/shop" in " ".join(
         operator_command("roles", "list", *at).out.decode().split()
     )
+    absent = operator_command("roles", "put", "x", "--issuer", "none", *claims, *at)
+    assert (absent.status, "pqkeep issuers list" in absent.err) == (4, True)
+    unnamed = operator_command("roles", "list")
+    assert (unnamed.status, "--tenant ID" in unnamed.err) == (2, True)
     wrong = operator_command("roles", "put", "x", "--issuer", "ci", "--claim", "ref", *at)
     assert wrong.status == 2
     for group, name in (("roles", "deploy"), ("issuers", "ci")):

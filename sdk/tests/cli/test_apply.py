@@ -351,12 +351,20 @@ def test_a_tenant_applies_its_own_part(command: Command, tenant: Client) -> None
     assert tenant.keys.active("X-Wing", keyring="mine").key_version == 1
     part |= {"plan": "free", "members": []}
     assert command("apply", "-f", "-", stdin=declared(part)).status == 5
+    other = command("apply", "-f", "-", "--dry-run", stdin=declared(part | {"name": "Another"}))
+    assert (other.status, other.out) == (2, b"")
+    assert "does not belong to the tenant Another" in other.err
 
 
 def test_a_credential_that_may_not_do_everything(run: Run, operator: Client) -> None:
     """A refusal halfway is named, and the next run with a better file goes on from there."""
     name = f"Acme {uuid4()}"
     wanted = tenant(name)
+    wanted["api_keys"][0]["scopes"] = [{"operations": ["manage-key"]}]
+    ended = run("apply", stdin=declared(wanted))
+    assert ended.status == 1
+    assert f"create {name} / api_keys / configuration: scopes" in ended.err
+    assert "did you mean manage-keys?" in ended.err
     wanted["api_keys"][0]["scopes"] = [{"operations": ["list-keyrings", "list-keys"]}]
     ended = run("apply", stdin=declared(wanted))
     assert ended.status == 5

@@ -126,5 +126,8 @@ def tenant_id(client: "Client", named: str | None) -> str:
         return named
     tenants = client.tenants.list()
     if len(tenants) != 1:
-        raise Refusal("this credential does not belong to a tenant", "name a tenant by its id")
+        raise Refusal(
+            "this credential does not belong to a tenant",
+            "add --tenant ID; list the tenants: pqkeep tenants list",
+        )
     return tenants[0].id

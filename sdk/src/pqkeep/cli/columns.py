@@ -348,7 +348,8 @@ def _engine(text: str) -> sa.Engine:
         return sa.create_engine(url, hide_parameters=True, connect_args=options)
     except ModuleNotFoundError as error:
         raise Refusal(
-            f"the driver {error.name} is not installed", f"run pip install {error.name}"
+            f"the driver {error.name} is not installed",
+            "install it into the environment of pqkeep, or name another driver in --sql",
         ) from None
 
 

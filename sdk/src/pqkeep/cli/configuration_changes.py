@@ -38,10 +38,10 @@ from pqkeep.cli.configuration_state import (
     tenants,
 )
 from pqkeep.cli.configuration_yaml import written
-from pqkeep.cli.failures import Refusal, printable
+from pqkeep.cli.failures import Refusal, end, printable
 from pqkeep.cli.gateway_settings import GatewaySettings, read_settings, write_settings
 from pqkeep.cli.secret_stores import Owner, Store
-from pqkeep.errors import ConflictError, NotFoundError, PermissionDeniedError
+from pqkeep.errors import ConflictError, NotFoundError, PermissionDeniedError, PqkeepError
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -142,9 +142,10 @@ class Changes:
             )
 
     def run(self, plan: Plan, done: Note) -> None:
-        """Make the changes of a plan, and of the comparisons after it. Raises PqkeepError.
+        """Make the changes of a plan, and of the comparisons after it.
 
-        Nothing is removed that the plan does not remove.
+        Nothing is removed that the plan does not remove. Raises Refusal, PqkeepError for a
+        comparison, and typer.Exit after an error that names the change.
         """
         removed, conflicts = frozenset(action.removes for action in plan.removals), 0
         for _ in range(MAX_ROUNDS):
@@ -162,7 +163,9 @@ class Changes:
             except (Again, ConflictError, NotFoundError) as error:
                 conflicts += 1
                 if conflicts == MAX_CONFLICTS and not isinstance(error, Again):
-                    raise
+                    raise end(error, action.what) from None
+            except PqkeepError as error:
+                raise end(error, action.what) from None
                 self.note("something does not fit what was read before; comparing again")
             plan = self.plan()
         raise Refusal(
@@ -294,6 +297,11 @@ class _Comparison:
         """Add what differs to the plan."""
         state, wanted = self._state, self._tenant.values
         own = {name: wanted[name] for name in TENANT_FIELDS if name in wanted}
+        if state is None and not self._changes.is_operator:
+            raise self._tenant.place.refusal(
+                f"this API key does not belong to the tenant {self._name}",
+                "use an operator's credential, or an API key of the tenant that the file names",
+            )
         if state is None:
             self._plan.differences.append(Difference(self._name, None, {"name": self._name, **own}))
             self._plan.actions.append(

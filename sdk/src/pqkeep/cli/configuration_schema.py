@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
-from pqkeep.algorithms import canonical
+from pqkeep.algorithms import NAMES, canonical
 from pqkeep.cli.configuration_yaml import Fields, Items, Node, Place, Scalar, shortened
 
 VERSION = 1
@@ -23,6 +23,10 @@ EVERYTHING = "everything"
 PLANS = ("free", "starter", "professional", "enterprise", "enterprise_plus")
 STATUSES = ("active", "suspended")
 ROLES = ("owner", "admin", "developer", "viewer")
+PURPOSES = (
+    *("encrypt", "decrypt", "wrap", "unwrap", "encapsulate", "decapsulate"),
+    *("sign", "verify", "mac"),
+)
 PLAN_RATE = "plan"
 _SIMILAR = 0.6
 _MAX_TEXT = 16_384
@@ -188,7 +192,7 @@ def _texts(of: Read = text, *, ordered: bool = True) -> Read:
 
 
 def _algorithm(node: Node, name: str) -> str:
-    return canonical(text(node, name))
+    return canonical(_choice(NAMES)(node, name))
 
 
 def _network(node: Node, name: str) -> str:
@@ -291,7 +295,7 @@ KEYRING: Mapping[str, Field] = {
     "name": _name,
     "description": Field(_any_text),
     "labels": Field(_labels),
-    "purposes": Field(_texts(ordered=False)),
+    "purposes": Field(_texts(_choice(PURPOSES), ordered=False)),
     "rotation_days": Field(_DAYS),
     "minimum_decryption_version": Field(_VERSION),
     "minimum_encryption_version": Field(_VERSION),
@@ -437,7 +441,8 @@ def entry_of(node: Node, what: str, fields: Mapping[str, Field]) -> Entry:
             raise place.refusal(f"{what} has no field {shortened(name)}", known)
     for name, field in fields.items():
         if field.is_required and name not in members:
-            raise node.place.refusal(f"{what} needs the field {name}", f"add {name}: …")
+            value = VERSION if name == "version" else "…"
+            raise node.place.refusal(f"{what} needs the field {name}", f"add {name}: {value}")
     values = {
         name: field.read(members[name][1], name) if name in members else field.otherwise
         for name, field in fields.items()

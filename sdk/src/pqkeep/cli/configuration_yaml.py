@@ -22,6 +22,16 @@ _SHOWN = 64
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER = yaml.SafeLoader("")
 _TEXT_TAG = "tag:yaml.org,2002:str"
+_ADVICE = {
+    "tab": "indent with spaces, without tabs",
+    r"'\\t'": "indent with spaces, without tabs",
+    "mapping values": "align it with the lines around it; a text with a colon needs quotation marks",
+    "expected ':'": "write NAME: VALUE with a space after the colon, here or on the line above",
+    "did not find expected": "align it with the lines around it, and close each bracket and quotation mark",
+    "nesting": "nest values less",
+    "": "correct this line, or the one above",
+}
+"""What to do, by a part of the parser's message. The last one is for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,11 @@ def parsed(data: bytes, file: str) -> Node:
     except yaml.MarkedYAMLError as error:
         line = 1 if error.problem_mark is None else error.problem_mark.line + 1
         problem = f"this is not YAML: {error.problem}"
+        advice = next(_ADVICE[part] for part in _ADVICE if part in str(error.problem))
     except yaml.YAMLError:
         line, problem = 1, "a character is not allowed in YAML"
-    raise Place(file, line).refusal(problem, "correct this line")
+        advice = "remove control characters"
+    raise Place(file, line).refusal(problem, advice)
 
 
 class _Tree:

@@ -164,6 +164,7 @@ _NOT_TYPED = frozenset(
 
 _LISTED_BY = {
     "campaign": "pqkeep campaign list",
+    "issuer": "pqkeep issuers list",
     "keyring": "pqkeep keyrings list",
     "name": "pqkeep keyrings list",
     "tenant_id": "pqkeep tenants list",
@@ -173,7 +174,7 @@ _LISTED_BY = {
 """Request fields that name an object, with the command that lists such objects."""
 
 
-OF_OTHERS = frozenset({"keyring", "tenant_id"})
+OF_OTHERS = frozenset({"issuer", "keyring", "tenant_id"})
 """Fields that name an object of another group of commands."""
 
 
