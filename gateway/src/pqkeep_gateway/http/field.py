@@ -394,7 +394,7 @@ def text_field(
     return Field(name=name, description=description, schema=schema, example=example, parse=parse)
 
 
-def _hint(value: object, texts: Sequence[str]) -> str:
+def hint(value: object, texts: Sequence[str]) -> str:
     """Return a suggestion among several texts; empty if none is similar."""
     if not isinstance(value, str) or len(value) > MAX_NAME_SHOWN:
         return ""
@@ -419,7 +419,7 @@ def choice_field(
     def parse(value: object) -> E:
         found = members.get(value) if isinstance(value, str) else None
         if found is None:
-            raise InvalidValueError(message + _hint(value, [*choices, *others]))
+            raise InvalidValueError(message + hint(value, [*choices, *others]))
         return found
 
     schema = {"type": "string", "enum": [*choices, *others]}
