@@ -313,7 +313,7 @@ def test_without_stripe_s_package(folder: Path) -> None:
     """With Stripe settings but without its package, the message names the extra to install."""
     _stripe(folder)
     said = _refusal(_start(folder, program=(*PYTHON, "-c", WITHOUT_STRIPE)))
-    assert "pqkeep-gateway[stripe]" in said
+    assert "-py3-none-any.whl[stripe]'" in said
 
 
 UNWATCHED = """

@@ -181,7 +181,9 @@ ENDINGS: Mapping[int, Callable[[Shell], int]] = {
     7: lambda shell: shell("verify", "changed", "--signature", "file.sig"),
     8: lambda shell: shell("keys", "list", PQKEEP_URL="http://127.0.0.1:1"),
     9: _with_data_left,
-    10: lambda shell: shell("apply", "-f", "-", "--dry-run", stdin=A_TENANT),
+    10: lambda shell: shell(
+        *("apply", "-f", "-", "--dry-run", "--api-key-file", "operator"), stdin=A_TENANT
+    ),
     130: lambda shell: shell.ended_by(signal.SIGINT),
     141: lambda shell: shell.into_a_closed_pipe(),
     143: lambda shell: shell.ended_by(signal.SIGTERM),

@@ -121,7 +121,6 @@ ELSEWHERE: Mapping[str, str] = {
     "helm install": "needs a cluster; make deploycheck renders the chart",
     "podman load": "needs images: make imagecheck",
     "helm test": "needs a cluster; make imagecheck runs its pod",
-    "cd /var/lib": "is the folder for kubectl",
     "openssl pkey -": "needs OpenSSL 3.5: make debian13",
     "openssl genpkey": "needs OpenSSL 3.5: make debian13",
     "s_client": "needs TLS: make debian13",

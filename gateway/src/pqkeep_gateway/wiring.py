@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import formatdate
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -805,9 +806,7 @@ def _tracing(settings: OpenTelemetry) -> "Tracing":
     try:
         from pqkeep_gateway.tracing import Tracing  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ConfigError(
-            "for [opentelemetry] in the settings, install pqkeep-gateway[opentelemetry]"
-        ) from None
+        raise _without_extra("opentelemetry") from None
     return Tracing(settings)
 
 
@@ -1101,5 +1100,14 @@ def _stripe_account(settings: StripeSettings) -> "StripeAccount":
     try:
         from pqkeep_gateway.payments.stripe_account import StripeAccount  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ConfigError("for [stripe] in the settings, install pqkeep-gateway[stripe]") from None
+        raise _without_extra("stripe") from None
     return StripeAccount(settings)
+
+
+def _without_extra(name: str) -> ConfigError:
+    """Return the error for a table of the settings with an extra that is not installed."""
+    wheel = f"pqkeep_gateway-{metadata.version('pqkeep-gateway')}-py3-none-any.whl"
+    return ConfigError(
+        f"[{name}] in the settings needs an extra that is not installed: in the folder of the wheels"
+        f" run pip install './{wheel}[{name}]'"
+    )
