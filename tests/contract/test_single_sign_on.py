@@ -356,7 +356,8 @@ def test_a_step_up_needs_a_session_and_a_provider_that_asked_again(sso: SsoInsta
 def test_only_labelled_providers_are_listed(sso: SsoInstallation) -> None:
     """The names of providers with a label are public, and nothing else."""
     listed = sso.browser().get("/api/v1/auth/providers").json()["data"]
-    assert listed == {"providers": [{"name": "mock", "label": "Mock & Co"}], "total": 1}
+    provider = {"name": "mock", "label": "Mock & Co", "for_operators": False}
+    assert listed == {"providers": [provider], "total": 1}
 
 
 def test_what_the_person_denies_is_cancelled(sso: SsoInstallation) -> None:

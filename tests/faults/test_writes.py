@@ -56,11 +56,20 @@ class Service:
             else {name: told["causes"][name] for name in told["reasons"]}
         )
 
+    def cause(self, part: str, problem: WriteProblem) -> str:
+        """Return the beginning of a cause of /readyz, with the server of the rate limits."""
+        if part != RATE_LIMITS or self.redis is None:
+            return IN_WORDS[problem]
+        port = self.redis.connection_pool.connection_kwargs["port"]
+        is_replica = self.redis.info("replication")["role"] != "master"
+        words = "the server is a read-only replica" if is_replica else RIGHTS.get(problem)
+        return f"redis://{HOST}:{port}: {words or IN_WORDS[problem]}"
+
     def wait_for(self, *parts: str, problem: WriteProblem | None) -> None:
         """Wait until the parts are missing for this reason, while /livez is 200 all the time."""
-        expected = None if problem is None else dict.fromkeys(parts, IN_WORDS[problem])
+        expected = None if problem is None else {part: self.cause(part, problem) for part in parts}
         deadline = time.monotonic() + SECONDS
-        while (told := self.causes()) != expected:
+        while not _begins(told := self.causes(), expected):
             assert self.management.get("/livez").is_success
             assert time.monotonic() < deadline, told
             time.sleep(0.05)
@@ -69,6 +78,18 @@ class Service:
         """Return the server of its databases."""
         assert self.postgresql is not None
         return self.postgresql
+
+
+RIGHTS = {WriteProblem.FORBIDDEN: "the server's access rules (ACL) forbid a command"}
+
+
+def _begins(told: dict[str, str] | None, expected: dict[str, str] | None) -> bool:
+    """Return whether the told causes begin with the expected ones."""
+    if told is None or expected is None:
+        return told is expected
+    return told.keys() == expected.keys() and all(
+        told[part].startswith(words) for part, words in expected.items()
+    )
 
 
 Spoils = Callable[[Service], AbstractContextManager[None]]

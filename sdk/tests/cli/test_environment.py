@@ -177,7 +177,7 @@ BYTES = b"\xff\xfe"
         ((b"keys", b"list", b"--keyring", BYTES), 1),
         ((b"keys", b"rotate", BYTES), 1),
         ((b"keyrings", b"create", BYTES), 1),
-        ((b"keyrings", b"show", BYTES), 2),
+        ((b"keyrings", b"show", BYTES), 1),
         ((b"audit", b"records", b"--principal", BYTES), 1),
         ((b"status", b"--profile", BYTES), 2),
         ((b"status", b"--url", BYTES), 2),
