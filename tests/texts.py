@@ -30,6 +30,7 @@ from pqkeep_gateway.api.search import FoundKind
 from pqkeep_gateway.languages import CODE, ENGLISH, LANGUAGES, PLACE, PROBLEM, SCRIPT
 from pqkeep_gateway.portal import charts, phrases
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
+from pqkeep_gateway.portal.views import api_keys
 from pqkeep_protocol.keys import KeyStatus
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +79,7 @@ TABLES: tuple[tuple[str, Iterable[str]], ...] = (
     ("search.py", tuple(kind.value for kind in FoundKind)),
     ("charts.py", charts.MONTHS),
     ("views/audit.py", ("address", "key")),
+    ("views/api_keys.py", tuple(api_keys.WORDS.values())),
     ("inventory.py", NOT_SEEN),
     ("rules.py", tuple(text for text, _ in PROFILES.values())),
     ("audit_data.py", tuple(name.replace("_", " ") for name in RecordData.__struct_fields__)),

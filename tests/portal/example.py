@@ -68,6 +68,15 @@ BROWSERS = (
 )
 CAMPAIGN = "cards-2026"
 WEBHOOK = {"name": "on-call", "url": "https://hooks.northwind.example/pqkeep"}
+ISSUER = {
+    "url": "https://token.actions.githubusercontent.com",
+    "audience": "https://keep.northwind.example",
+    "algorithms": ["RS256"],
+}
+ROLE = {
+    "claims": {"repository": "northwind/shop", "ref": ["refs/heads/main", "refs/tags/v*"]},
+    "scopes": [{"operations": ["use"]}],
+}
 MESSAGE = "cGF0aWVudCByZWNvcmQgMjA5MQ=="
 HOURS = 30 * 24
 HOUR = 3600
@@ -101,6 +110,7 @@ def make(installation: Installation) -> Example:
     _make_api_keys(owner)
     migrate(tenant, owner, KEYRINGS[0]["name"])
     owner.post_proven("/webhooks", WEBHOOK, status=201)
+    trust(owner)
     _ask_approval(owner)
     for name, plan in OTHERS.items():
         other = operator.post("/tenants", {"name": name, "plan": plan}, status=201)
@@ -169,6 +179,17 @@ def migrate(tenant: Caller, owner: Caller, keyring: str) -> None:
     until = {"until": (now + timedelta(days=14)).isoformat()}
     owner.post_proven(f"/campaigns/{CAMPAIGN}/canary", until, status=201)
     tenant.refusal("/kem/decrypt", read)
+
+
+def trust(owner: Caller) -> None:
+    """Put an issuer of workloads' tokens, whose keys are fetched, and a role."""
+    paths = f"/tenants/{owner.tenant_id}/workloads"
+    for path, body in (
+        ("issuers/ci-github", ISSUER),
+        ("roles/ci-deploy", ROLE | {"issuer": "ci-github"}),
+    ):
+        put = owner.ask_proven("PUT", f"{paths}/{path}", body)
+        assert put.is_success, put.text
 
 
 def _make_people(installation: Installation, owner: Caller) -> None:

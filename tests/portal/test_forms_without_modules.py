@@ -16,6 +16,7 @@ from playwright.sync_api import Request, Route, expect
 from tests.fixtures.browser import Visit, Visitor
 from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
+from tests.portal.example import trust
 from tests.portal.visitors import cookies_of, get_page
 from tests.sampling import sampled, step
 
@@ -87,6 +88,7 @@ def people(installation: Installation) -> dict[str, Caller]:
     owner.post_proven(f"/tenants/{tenant.tenant_id}/invitations", invited, status=201)
     hook = {"name": "on-call", "url": "https://hooks.example.com/"}
     owner.post_proven("/webhooks", hook, status=201)
+    trust(owner)
     owner.post("/auth/login", {"email": "forms@example.com", "password": PASSWORD})
     operator = installation.caller(None, tenant.tenant_id)
     operator.post("/auth/operator", {"operator_key": installation.ready["operator_key"]})

@@ -56,6 +56,7 @@ PAGES = {
     "/audit/1": (),
     "/team": ("name", "after", "invited_after"),
     "/security": ("after",),
+    "/workloads": ("issuer", "role"),
 }
 PUBLIC = {"/sign-in": ("next", "error"), "/resume": ("next",), "/confirmed": (), "/sign-up": ()}
 """Pages, with the query fields that they read."""
@@ -133,6 +134,11 @@ def world(installation: Installation) -> World:
         {"email": "invited" + email, "role": "viewer"},
         status=201,
     )
+    workloads = f"/tenants/{made['id']}/workloads"
+    trusted = {"url": "https://issuer.example.com", "audience": ANY, "algorithms": ["RS256"]}
+    owner.ask_proven("PUT", f"{workloads}/issuers/ci", trusted).raise_for_status()
+    role = {"issuer": "ci", "claims": {ANY: ANY}, "scopes": [{"operations": ["use"]}]}
+    owner.ask_proven("PUT", f"{workloads}/roles/ci", role).raise_for_status()
     for agent in (SCRIPT, f"Mozilla/5.0 {IMAGE} Firefox/1 Linux", LINK):
         again = installation.caller(None)
         again.client.headers["User-Agent"] = agent
@@ -166,7 +172,11 @@ def test_stored_values_are_text_even_without_a_policy(world: World, visit_as: Si
     page = visitor.open("/portal/security")
     expect(page.get_by_role("heading", name=f"Leave {ANY}")).to_be_visible()
     encrypted = world.owner.get("/audit/records", operation="encrypt")["records"][-1]["id"]
-    for path in ("", "/keys/Kyber768/1", "/api-keys", "/audit", f"/audit/{encrypted}", "/team"):
+    filled = "/workloads?issuer=ci&role=ci"
+    for path in (
+        *("", "/keys/Kyber768/1", "/api-keys", "/audit", f"/audit/{encrypted}", "/team"),
+        filled,
+    ):
         go_to(page, f"/portal{path}")
         assert ANY in page.locator(".where").inner_text()
         assert world.email in page.locator("span.who").first.inner_text()
@@ -191,7 +201,10 @@ def test_an_operator_is_shown_text(world: World) -> None:
 def test_fields_hide_nothing_that_forms_are_asked_for(world: World, visit_as: SignedIn) -> None:
     """No field name or id hides a property that the modules use."""
     page = visit_as(world.owner).open("/portal/team")
-    for path in ("/team", "/security", "/keys/Kyber768/1", "/api-keys", "/try", "/sign-in"):
+    for path in (
+        *("/team", "/security", "/keys/Kyber768/1", "/api-keys", "/workloads", "/try"),
+        "/sign-in",
+    ):
         go_to(page, f"/portal{path}")
         names = page.evaluate(
             "[...document.forms].flatMap((form) => [...form.elements])"

@@ -16,7 +16,7 @@ from tests.fixtures.browser import assert_accessible
 from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
-from tests.portal.example import migrate
+from tests.portal.example import migrate, trust
 from tests.portal.visitors import assert_fits, assert_well_formed
 
 from pqkeep_gateway.languages import ENGLISH, LANGUAGES, PLACE, chosen, said, speaking
@@ -33,7 +33,7 @@ HIDDEN = {"script", "style", "code", "pre", "template", "kbd"}
 WORD = re.compile(r"[a-z]{3,}")
 SAME = re.compile(
     r"""[\w.+-]*@|^[\w.-]+:[\w<>.-]|^-?[\w./*:-]*[-_/.*:][\w./*:-]*$|^ERR_|^:?\s?https?://
-    |^[\w-]{4}$|^tenant\s[0-9a-f]|^default[/:]|^[0-9a-f]{16,}$|^192\.|^cnsa-|\d\s·\spqkeep$
+    |^[\w-]{4}$|^tenant\s[0-9a-f]|^default[/:]|^[0-9a-f]{16,}$|^192\.|^cnsa-|^\d+\smin$|\d\s·\spqkeep$
     |^(API|CycloneDX|JSON|JWK|NIST|SHA|Kyber|Dilithium|ML-|SLH-|X-Wing|XAES|HMAC|Composite)
     |^(English|Deutsch|Export|pqkeep|Python|curl|demo|languages|success|operator|refused|Standard\ Webhooks|Cards\ to\ ML-KEM-1024)$
     |^(Free|Starter|Growth|Professional|Enterprise|Enterprise\ Plus)$""",
@@ -146,6 +146,7 @@ def people(installation: Installation) -> dict[str, Caller]:
     invited = {"email": "invited-languages@example.com", "role": "viewer"}
     owner.post_proven(f"/tenants/{tenant.tenant_id}/invitations", invited, status=201)
     migrate(tenant, owner, "default")
+    trust(owner)
     hook = {"name": "on-call", "url": "https://hooks.example.com/"}
     owner.post_proven("/webhooks", hook, status=201)
     operator = installation.caller(None, tenant.tenant_id)

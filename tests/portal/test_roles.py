@@ -12,6 +12,7 @@ from tests.contract.rows import api_rows
 from tests.fixtures import caller as fixtures_caller
 from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
+from tests.portal.example import trust
 
 from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, Role, may
 from pqkeep_gateway.portal.app import PAGES, navigation
@@ -32,9 +33,11 @@ def tenant_id(installation: Installation) -> str:
 
 @pytest.fixture(scope="module")
 def webhook(installation: Installation, tenant_id: str) -> str:
-    """A webhook's id."""
+    """A webhook's id, in a tenant that also has an issuer and a role."""
     hook = {"name": "on-call", "url": "https://hooks.example.com/"}
-    made = installation.person(tenant_id).post_proven("/webhooks", hook, status=201)
+    owner = installation.person(tenant_id)
+    trust(owner)
+    made = owner.post_proven("/webhooks", hook, status=201)
     identifier: str = made["id"]
     return identifier
 

@@ -86,6 +86,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/audit": ("No records yet",),
     "/migration": ("No keys to count", "No rules yet", "No campaigns yet"),
     "/webhooks": ("No webhooks yet",),
+    "/workloads": ("No issuers yet", "No roles yet"),
     "/webhooks/{webhook}": ("There is no such webhook",),
     "/team": ("No member matches", "No open invitations"),
     "/approvals": ("No request waits", "Nothing has ended yet"),

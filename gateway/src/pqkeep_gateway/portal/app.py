@@ -49,6 +49,7 @@ from pqkeep_gateway.portal.views import (
     search,
     try_it,
     webhooks,
+    workloads,
 )
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 from pqkeep_gateway.reference.snippets import curl, python
@@ -63,6 +64,7 @@ PAGES: tuple[Page, ...] = (
     *keys.PAGES,
     *keyrings.PAGES,
     *api_keys.PAGES,
+    *workloads.PAGES,
     *try_it.PAGES,
     *migration.PAGES,
     *audit.PAGES,

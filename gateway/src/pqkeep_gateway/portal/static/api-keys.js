@@ -9,10 +9,10 @@ const checked = (name) => [...scopes.form.querySelectorAll(`[name=${name}]:check
 const code = document.querySelectorAll("[data-follows-scopes] code");
 const codes = [...code].map((place) => place.textContent);
 
-/** Whether the form sends scopes. It sends none for "Everything" and "As now". */
-const isChosen = () => !scopes.querySelector("[data-everything], [data-as-now]").checked;
+/** Whether scopes are chosen. They are not for "Everything" and "As now". */
+const isChosen = () => !scopes.querySelector("[data-everything], [data-as-now]")?.checked;
 
-/** The chosen scopes, or null if the form sends none. Administration of the tenant is a scope of its own. */
+/** The chosen scopes, or null if none are chosen. Administration of the tenant is a scope of its own. */
 function chosenScopes() {
   if (!isChosen()) return null;
   const groups = checked("group");
@@ -28,8 +28,9 @@ function chosenScopes() {
 }
 
 scopes?.form.addEventListener("input", () => {
-  for (const input of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings], [name=allow_absent_keyrings]")) input.disabled = !isChosen();
-  const shown = !isChosen() ? '["*"]' : JSON.stringify(checked("group")).replaceAll(",", ", ");
+  const sendsNow = "now" in scopes.dataset; // "As now" is sent, and may name keyrings that do not exist
+  for (const input of scopes.form.querySelectorAll(`[name=group], [name=only], [name=keyrings]${sendsNow ? "" : ", [name=allow_absent_keyrings]"}`)) input.disabled = !isChosen();
+  const shown = !isChosen() ? (sendsNow ? '["use"]' : '["*"]') : JSON.stringify(checked("group")).replaceAll(",", ", ");
   code.forEach((place, index) => (place.textContent = codes[index].replace('["use"]', shown)));
 });
 
@@ -39,7 +40,7 @@ document.addEventListener(
   (event) => {
     if (event.target !== scopes?.form) return;
     const chosen = chosenScopes();
-    scopes.form.elements.namedItem("scopes").value = chosen === null ? "" : JSON.stringify(chosen);
+    scopes.form.elements.namedItem("scopes").value = chosen === null ? (scopes.dataset.now ?? "") : JSON.stringify(chosen);
     if (chosen?.length !== 0) return;
     event.preventDefault();
     event.stopPropagation();

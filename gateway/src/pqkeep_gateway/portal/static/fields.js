@@ -12,6 +12,7 @@ const READ = {
   list: (text) => text.split(/[\s,]+/).filter(Boolean),
   day: (text) => `${text}T23:59:59Z`, // the end of the day
   start: (text) => (isDay(text) ? `${text}T00:00:00Z` : text),
+  claims: (text) => claimsOf(text.split("\n").filter((line) => line.trim())),
   exceptions: (text) => text.split("\n").filter((line) => line.trim()).map(exception),
 };
 
@@ -27,6 +28,16 @@ function pair(line) {
 function exception(line) {
   const [version, until] = pair(line);
   return { api_key: READ.integer(version), until: isDay(until) ? READ.day(until) : until };
+}
+
+/** The accepted values of each claim from lines such as "ref=refs/heads/main". A repeated claim has several. */
+function claimsOf(lines) {
+  const claims = new Map();
+  for (const line of lines) {
+    const [name, ...value] = line.split("=");
+    claims.set(name.trim(), [...(claims.get(name.trim()) ?? []), value.join("=").trim()]);
+  }
+  return Object.fromEntries(claims);
 }
 
 /** The request body from a form. It omits empty fields, and unchanged fields that would need a step-up. */

@@ -8,8 +8,8 @@ import { leaveToast, toast } from "./toasts.js";
 
 const keys = new WeakMap();
 /** The Idempotency-Key of a form. The same content has the same key, so a retry has no second effect. */
-function idempotencyKey(form, body) {
-  const content = form.dataset.path + JSON.stringify(body);
+function idempotencyKey(form, path, body) {
+  const content = path + JSON.stringify(body);
   if (keys.get(form)?.content !== content) keys.set(form, { content, key: crypto.randomUUID?.() ?? random() });
   return keys.get(form).key;
 }
@@ -19,11 +19,21 @@ function random() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** The path of a form's request. Fields with the name of a variable in it are taken out of the body. */
+function pathOf(form, body) {
+  return form.dataset.path.replace(/\{(\w+)\}/g, (_, name) => {
+    const value = encodeURIComponent(body[name] ?? "");
+    delete body[name];
+    return value;
+  });
+}
+
 export async function submit(form) {
   clearProblems(form);
   if (!isComplete(form)) return;
   const body = bodyOf(form);
-  const { method, path, then } = form.dataset;
+  const { method, then } = form.dataset;
+  const path = pathOf(form, body);
   const takesBody = method === "POST" || method === "PUT" || method === "PATCH";
   const button = form.querySelector("button:not([type=button])");
   button.setAttribute("aria-busy", "true");
@@ -32,7 +42,7 @@ export async function submit(form) {
   try {
     const query = takesBody ? "" : new URLSearchParams(body).toString();
     const data = await call(method, query ? `${path}?${query}` : path, takesBody ? body : undefined, {
-      idempotencyKey: "idempotent" in form.dataset ? idempotencyKey(form, body) : "",
+      idempotencyKey: "idempotent" in form.dataset ? idempotencyKey(form, path, body) : "",
     });
     keys.delete(form);
     form.dispatchEvent(new CustomEvent("responded", { detail: data, bubbles: true }));

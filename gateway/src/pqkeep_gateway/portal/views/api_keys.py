@@ -9,6 +9,7 @@ from pqkeep_gateway.access.scopes import ALL, Group
 from pqkeep_gateway.api.api_key_fields import ScopeData
 from pqkeep_gateway.api.api_keys import ApiKeyData
 from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.languages import gettext, said
 from pqkeep_gateway.portal import lists
 from pqkeep_gateway.portal.lists import Export, ListKind, Query, exported
 from pqkeep_gateway.portal.pages import Content, Page, Visit
@@ -34,7 +35,8 @@ GROUPS: Mapping[Group, tuple[str, str]] = {
     Group.ADMINISTER: ("Administer", "API keys, usage, plan and the audit log, but no keys"),
 }
 """The groups of operations, with title and description."""
-_WORDS = {group.value: title.lower() for group, (title, _) in GROUPS.items()}
+WORDS = {group.value: title.lower() for group, (title, _) in GROUPS.items()}
+"""The groups within a sentence."""
 
 USED_UP = 0.75
 """An API key uses up the rate limit if it sends this part of a minute's limit in two minutes."""
@@ -75,6 +77,12 @@ KIND = ListKind(
     examples=("status:active unused:90d", "expires:<30d", "scope:administer"),
 )
 """The list of API keys."""
+CHOICES: Content = {
+    "groups": [(group.value, *GROUPS[group]) for group in Group],
+    "whole_tenant": Group.ADMINISTER.value,
+    "algorithms": [algorithm.value for algorithm in Algorithm],
+}
+"""The choices of permissions in a form."""
 COLUMNS = (
     *("version", "name", "key_last4", "status", "created_at", "last_used_at", "last_used_from"),
     *("expires_at", "revoked_at"),
@@ -157,9 +165,7 @@ def _offered(tenant_id: str, listed: Section) -> Content:
     return {
         "tenant_id": tenant_id,
         "longest": listed.data.max_overlap_seconds if listed.data else 0,
-        "groups": [(group.value, *GROUPS[group]) for group in Group],
-        "whole_tenant": Group.ADMINISTER.value,
-        "algorithms": [algorithm.value for algorithm in Algorithm],
+        **CHOICES,
     }
 
 
@@ -171,21 +177,22 @@ def _line(key: ApiKeyData, now: datetime) -> Line:
 def sentences(scopes: Sequence[ScopeData] | None) -> tuple[str, ...]:
     """Return an API key's permissions: ``use keys, in payments.*, with Kyber768``."""
     if scopes is None:
-        return ("everything",)
+        return (said("everything"),)
     return tuple(", ".join(_parts(scope)) for scope in scopes)
 
 
 def _parts(scope: ScopeData) -> Iterator[str]:
     operations = scope.operations or (ALL,)
+    conjunction = gettext(" and ")
     yield (
-        "everything"
+        said("everything")
         if ALL in operations
-        else " and ".join(_WORDS.get(operation, operation) for operation in operations)
+        else conjunction.join(said(WORDS.get(operation, operation)) for operation in operations)
     )
     if scope.keyrings:
-        yield "in " + " and ".join(scope.keyrings)
+        yield said(f"in {conjunction.join(scope.keyrings)}")
     if scope.algorithms:
-        yield "with " + " and ".join(scope.algorithms)
+        yield said(f"with {conjunction.join(scope.algorithms)}")
 
 
 def seconds_left(key: ApiKeyData, now: datetime | None = None) -> int:

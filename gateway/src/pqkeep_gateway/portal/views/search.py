@@ -29,6 +29,8 @@ ACTIONS = (
     ("Create a keyring", "/keyrings#create", "create_keyring"),
     ("Show deleted keyrings", "/keyrings?q=is:deleted", "restore_keyring"),
     ("Create an API key", "/api-keys#create", "create_api_key"),
+    ("Add an issuer of workloads' tokens", "/workloads#put-issuer", "put_workload_issuer"),
+    ("Add a role for workloads", "/workloads#put-role", "put_workload_role"),
     ("Invite a member", "/team#invite", "invite"),
     ("Make a rule", "/migration#new-rule", "put_rule"),
     ("Keep checkpoints elsewhere", "/audit#keep", "list_audit_checkpoints"),
