@@ -102,11 +102,12 @@ def test_own_tenant(administrator: Client, connect: Connect, tenant: Tenant, bas
     """An API key sees only its own tenant."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     assert own.tenants.list() == (own.tenants.get(tenant.id),) == (tenant,)
-    for other in (administrator.tenants.create(f"test {uuid4()}").id, "no such tenant?", ".."):
+    for other in (administrator.tenants.create(f"test {uuid4()}").id, "no such tenant?"):
         with pytest.raises(NotFoundError):
             own.tenants.get(other)
-    with pytest.raises(InvalidRequestError):  # the service refuses an encoded slash
-        own.tenants.get("no/such?tenant")
+    for refused in ("no/such?tenant", ".."):  # an encoded slash by the service, dots by the client
+        with pytest.raises(InvalidRequestError):
+            own.tenants.get(refused)
     with pytest.raises(PermissionDeniedError):
         own.tenants.create("mine")
 
