@@ -383,7 +383,7 @@ def test_a_keyring_is_deleted_and_restored_by_people(
 def test_a_protected_keyring_keeps_its_keys(
     tenant: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """Nobody archives a version of a keyring with the label protected, or deletes the keyring."""
+    """No version of a keyring with the label protected is archived, and the keyring is not deleted."""
     owner = new_person(tenant.tenant_id)
     labels = {"protected": "etcd of the cluster prod"}
     tenant.post("/kms/keyrings", {"name": CARDS, "labels": labels}, status=201)

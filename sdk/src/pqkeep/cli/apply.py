@@ -80,8 +80,8 @@ def add_to(app: typer.Typer) -> None:
         Keys and keyrings are never removed. A list that a file does not have is left alone.
         """
         from pqkeep.cli.configuration_changes import Changes  # noqa: PLC0415 - loads YAML
-        from pqkeep.cli.configuration_schema import declaration  # noqa: PLC0415 - likewise
-        from pqkeep.cli.configuration_yaml import parsed  # noqa: PLC0415 - likewise
+        from pqkeep.cli.configuration_schema import declaration  # noqa: PLC0415 - slow
+        from pqkeep.cli.configuration_yaml import parsed  # noqa: PLC0415 - slow
 
         declared = declaration(parsed(data, name) for name, data in _files(file))
         with invocation.connect() as client:
@@ -126,7 +126,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Write the configuration of all tenants as YAML, without secrets."""
         from pqkeep.cli.configuration_export import exported  # noqa: PLC0415 - loads YAML
-        from pqkeep.cli.configuration_yaml import written  # noqa: PLC0415 - likewise
+        from pqkeep.cli.configuration_yaml import written  # noqa: PLC0415 - slow
 
         with invocation.connect() as client:
             file = exported(

@@ -104,7 +104,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
 
-class Again(Exception):  # noqa: N818 - it is none
+class Again(Exception):  # noqa: N818 - not an error
     """Somebody else made a change: compare again."""
 
 
