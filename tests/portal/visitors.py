@@ -15,6 +15,7 @@ from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, TLS, Caller
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import GRANTS, Role
+from pqkeep_gateway.portal.phrases import INLINE
 
 _WIDE = """[...document.querySelectorAll("body *")].filter((each) =>
   each.getBoundingClientRect().right > innerWidth && !each.closest(".table-wrap, pre, dialog"))
@@ -138,6 +139,7 @@ class _Nesting(HTMLParser):
 
 
 def assert_well_formed(html: str) -> None:
-    """Check that elements nest, and that no tag is shown as text."""
+    """Check that elements nest, and that no element of a sentence is shown as text."""
     _Nesting(html)
-    assert not re.search(r"&lt;/?[a-z]+", html), "a tag is shown as text"
+    shown = re.search(rf"&lt;/?({'|'.join(INLINE)})\b", html)
+    assert not shown, f"{shown[0]} is shown as text"
