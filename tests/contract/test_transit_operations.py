@@ -173,7 +173,7 @@ def test_a_changed_text_does_not_open(data: st.DataObject, transit: Transit) -> 
     turned = body[cut:] + body[:cut]
     joined = body[:cut] + second[9 + cut :]
     texts = [changed, body[:-cut], turned, joined, body + body]
-    for text in {*texts} - {body}:
+    for text in {*texts} - {body, second[9:]}:  # the ciphertexts begin alike
         message = transit.refusal("decrypt/orders", {"ciphertext": head + text, **bound})
         assert message == UNREADABLE or message.startswith("invalid ciphertext")
     assert transit.refusal("decrypt/orders", {"ciphertext": first}) == UNREADABLE
