@@ -162,7 +162,7 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
     assert second.operator().post("/tenants", {"name": name}, status=201)["name"] == name
 
 
-@pytest.mark.parametrize("number", [later(signal.SIGINT), signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [later(signal.SIGINT), signal.SIGTERM, later(signal.SIGHUP)])
 def test_it_ends_cleanly(start: Callable[..., Installation], number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with status 0, without processes or an open port left."""
     installation = start(is_forked=number is not signal.SIGTERM)
