@@ -125,7 +125,7 @@ def wheels_in(folder: Path) -> list[Wheel]:
 
 
 def _needed(requirements: str, values: Mapping[str, str]) -> str:
-    """Return the requirements whose markers are true, without them: pip uses its own Python's values."""
+    """Return the requirements with true markers, without the markers: pip uses its own Python's values."""
     kept = []
     for entry in re.split(r"\n(?=\S)", requirements):
         first, line_end, hashes = entry.partition("\n")

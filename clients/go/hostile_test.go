@@ -258,7 +258,7 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// Lists whose pages repeat or stay empty end with an error.
+// A list with repeated or empty pages ends with an error.
 func TestListsThatNeverEnd(t *testing.T) {
 	for _, places := range [][]string{{"a"}, {"a", "b", "c"}, nil} {
 		number := 0

@@ -354,7 +354,7 @@ func (a Audit) Keys(ctx context.Context) (*api.AuditKeysData, error) {
 // maxEmptyPages is the most empty pages of a list in a row. So a hostile list ends.
 const maxEmptyPages = 1000
 
-// pages yields the members of a list. It refuses a list whose pages repeat: it remembers one
+// pages yields the members of a list. It refuses a list with repeated pages: it remembers one
 // position, and another one whenever the number of pages has doubled.
 func pages[T any](page func(after string) ([]T, string, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {

@@ -183,7 +183,7 @@ class Desk:
 
 @pytest.fixture
 def desk(world: World) -> Desk:
-    """A provider whose person is a tenant admin."""
+    """A provider that signs in a tenant admin."""
     return Desk(world)
 
 
@@ -368,7 +368,7 @@ async def test_a_callback_is_used_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("cookie", ["", "x", "e30", "W10"])
 async def test_a_callback_needs_the_browsers_own_cookie(desk: Desk, cookie: str) -> None:
-    """Without the cookie of this sign-in, its state is refused: nobody signs a victim in."""
+    """Without the cookie of this sign-in, its state is refused, so an attacker cannot sign a victim in."""
     _, state = await desk.begin()
     with pytest.raises(RefusedError) as refused:
         await desk.finish(Beginning("", cookie), state)

@@ -98,7 +98,7 @@ class Operators:
 
 @pytest.fixture(scope="module")
 def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operators]:
-    """An installation whose settings give three groups an operator role."""
+    """An installation with settings that give three groups an operator role."""
     folder = tmp_path_factory.mktemp("operators")
     with ExitStack() as stack:
         mock = stack.enter_context(running_mock(folder))

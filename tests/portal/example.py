@@ -182,7 +182,7 @@ def migrate(tenant: Caller, owner: Caller, keyring: str) -> None:
 
 
 def trust(owner: Caller) -> None:
-    """Put an issuer of workloads' tokens, whose keys are fetched, and a role."""
+    """Put an issuer of workloads' tokens with fetched keys, and a role."""
     paths = f"/tenants/{owner.tenant_id}/workloads"
     for path, body in (
         ("issuers/ci-github", ISSUER),

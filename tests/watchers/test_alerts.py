@@ -56,7 +56,7 @@ SHOWN: set[str] = set()
 WITHOUT_FAULT = frozenset({"PqkeepWitnessConflict"})
 """Alerts without a fault here: tests/witnesses/test_fork.py makes the conflict."""
 EXPECTED = frozenset({"PqkeepNoBackup"})
-"""The alerts of a new installation: nobody has made a backup."""
+"""The alerts of a new installation without a backup."""
 BUSY = frozenset({"PqkeepEventLoopLag", "PqkeepSlow"})
 """The alerts of a machine that does other work, too."""
 DAY = 86400.0

@@ -79,7 +79,7 @@ export class Client {
     return (...args) => this.call(operation, ...args);
   }
 
-  /** Calls an operation whose response must have fields that not every response of it has. */
+  /** Calls an operation, and requires fields that only some of its responses have. */
   async #requiring<O extends Operation, Name extends keyof Data<O> & string>(
     names: readonly Name[],
     operation: O,

@@ -85,7 +85,7 @@ export class Transport {
     };
   }
 
-  /** Returns milliseconds until the next attempt, or undefined if there is none. */
+  /** Returns milliseconds until the next attempt, or undefined after the last one. */
   #pauseAfter(error: PqkeepError, made: number, endsAt: number): number | undefined {
     if (!error.isRetryable || made >= this.#settings.retries) return undefined;
     const usual = Math.min(FIRST_PAUSE * 2 ** made, LONGEST_PAUSE);

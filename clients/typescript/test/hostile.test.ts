@@ -102,7 +102,7 @@ test("names of Object.prototype are neither read nor changed", async () => {
   await serving(json(inherited), (url) => assert.rejects(client(url).keys.list(), of("malformed-response")));
 });
 
-test("a list whose pages repeat ends", async () => {
+test("a list with repeated pages ends", async () => {
   const body = '{"data":{"keys":[],"total":0,"next":"again"}}';
   await serving(json(body), (url) => assert.rejects(client(url).keys.list(), of("malformed-response")));
 });

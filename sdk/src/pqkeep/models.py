@@ -431,7 +431,7 @@ class WorkloadIssuer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRole:
-    """The permissions of workloads whose tokens meet conditions."""
+    """The permissions of workloads with tokens that meet conditions."""
 
     name: str
     issuer: str

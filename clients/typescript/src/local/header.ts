@@ -57,7 +57,7 @@ export type Decapsulate = (recipient: {
 
 export interface Opened {
   readonly fileKey: FileKey;
-  /** The recipient whose key unwrapped the file key. */
+  /** The recipient that unwrapped the file key. */
   readonly recipient: WrappedFileKey;
 }
 
@@ -142,7 +142,7 @@ export async function readHeaderOf(reader: Reader): Promise<Header> {
   return { recipients: recipientsIn(slot), layout, sequence: sequenceOf(slot), slot };
 }
 
-/** Unwraps the file key with the first recipient whose key is known. Throws PqkeepError. */
+/** Unwraps the file key with the first recipient with a known key. Throws PqkeepError. */
 export async function openHeader(header: Header, decapsulate: Decapsulate): Promise<Opened> {
   const failures: PqkeepError[] = [];
   for (const recipient of header.recipients) {

@@ -40,7 +40,7 @@ export interface EncryptOptions {
 
 /** A change of recipients. */
 export interface Change {
-  /** Replaces the recipient whose key opened the data. */
+  /** Replaces the recipient that opened the data. */
   readonly to?: Recipient;
   readonly add?: readonly Recipient[];
   /** Fingerprints of recipients. */

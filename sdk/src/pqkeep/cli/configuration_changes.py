@@ -129,7 +129,7 @@ class Changes:
         self._clients.close()
 
     def begin(self) -> None:
-        """Find out whose credential it is. Raises PqkeepError."""
+        """Find the owner of the credential. Raises PqkeepError."""
         try:
             own = self.client.api_keys.own()
             self._own = (own.tenant_id, own.version)
@@ -194,7 +194,7 @@ class Changes:
         return self._by_key[key]
 
     def secrets(self, place: str) -> Store:
-        """Return the store. Raises Refusal if there is none."""
+        """Return the store. Raises Refusal without one."""
         if self.store is None:
             raise Refusal(
                 f"{place} makes a secret, which needs a place",

@@ -52,7 +52,7 @@ class Store(Protocol):
         ...
 
     def put(self, owner: Owner, name: str, secret: str | None) -> str:
-        """Store a secret; None: there is none after all. Return the place for people."""
+        """Store a secret; None removes the note of a coming one. Return the place for people."""
         ...
 
 
@@ -118,7 +118,7 @@ class Folder:
 class Program:
     """A program, run as ``PROGRAM get TENANT_ID NAME`` and ``PROGRAM put TENANT_ID NAME``.
 
-    ``get`` writes the secret to standard output, or ends with status 1 if there is none. ``put``
+    ``get`` writes the secret to standard output, or ends with status 1 if it has no secret. ``put``
     reads it from standard input. No secret is in an argument.
     """
 

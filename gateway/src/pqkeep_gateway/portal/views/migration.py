@@ -168,7 +168,7 @@ def _next(listed: Sequence[object], place: int) -> int | None:
 
 
 async def _api_keys(reader: Reader, rules: Iterable[RuleData]) -> Mapping[int, str]:
-    """Return the names of excepted API keys by version; "" if there is none, absent if unknown."""
+    """Return the names of excepted API keys by version: "" for an absent one, and no entry if unknown."""
     tenant = str(reader.principal.tenant)
     listed = (exception.api_key for rule in rules for exception in rule.exceptions[:NAMED])
     versions = sorted(set(listed))[:NAMED]
