@@ -25,6 +25,7 @@ def _made(page: Page, directory: Path, algorithm: str = "Dilithium3") -> bytes:
     """Make an import key on the page; return the saved file."""
     page.get_by_label("Algorithm of the key").select_option(algorithm)
     page.get_by_role("button", name="Make an import key").click()
+    expect(page.locator("[data-command] code")).to_contain_text(f"import {algorithm}")
     expect(page.get_by_role("timer")).to_contain_text("left")
     expect(page.locator("[data-verdict]")).to_have_text("waiting")
     with page.expect_download() as saved:
