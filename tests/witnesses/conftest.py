@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -47,7 +50,11 @@ def ours(_: Path) -> Iterator[Running]:
 
 @contextmanager
 def litewitness(folder: Path) -> Iterator[Running]:
-    """Run litewitness with a key in an ssh-agent of its own."""
+    """Run litewitness with a key in an ssh-agent of its own.
+
+    Its database gets the rows that its command writes, which cannot be built without one more source
+    of modules.
+    """
     assert LITEWITNESS is not None
     key, agent, database = folder / "key", folder / "agent", folder / "witness.db"
     subprocess.run([SSH_KEYGEN, "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
@@ -57,12 +64,12 @@ def litewitness(folder: Path) -> Iterator[Running]:
     port = free_port()
     log = folder / "output"
 
-    def control(*arguments: str) -> None:
-        program = Path(str(LITEWITNESS)).with_name("witnessctl")
-        subprocess.run([program, arguments[0], "-db", database, *arguments[1:]], check=True)
+    def insert(statement: str, *values: str) -> None:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute(statement, values)
 
     def trust(vkey: str) -> None:
-        control("add-key", "-origin", ORIGIN, "-key", vkey)
+        insert("INSERT INTO key (origin, key) VALUES (?, ?)", ORIGIN, vkey)
 
     with ExitStack() as stack:
         commands: tuple[list[str | Path], ...] = (
@@ -85,7 +92,8 @@ def litewitness(folder: Path) -> Iterator[Running]:
                 subprocess.run([SSH_ADD, "-q", key], check=True, env=environment)
         _until(lambda: "vkey" in log.read_text())
         (vkey,) = re.findall(r'vkey="?([^\s"]+)', log.read_text())
-        control("add-log", "-origin", ORIGIN)
+        empty = b64encode(sha256().digest()).decode()
+        insert("INSERT INTO log (origin, tree_size, tree_hash) VALUES (?, 0, ?)", ORIGIN, empty)
         yield Running(f"http://127.0.0.1:{port}", vkey, trust)
 
 
