@@ -115,6 +115,8 @@ class Permission(StrEnum):
     CREATE_TENANTS = "create-tenants"
     MANAGE_TENANTS = "manage-tenants"
     VIEW_INSTALLATION = "view-installation"
+    MANAGE_OPERATORS = "manage-operators"
+    """Ending operators' sessions. Operators themselves are managed by pqkeepd on the host."""
     SIGN_CHECKPOINTS = "sign-checkpoints"
 
 
@@ -161,6 +163,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.CREATE_TENANTS: _TENANT_OPERATOR,
     Permission.MANAGE_TENANTS: _TENANT_OPERATOR,
     Permission.VIEW_INSTALLATION: _OPERATOR | {Credential.READING_OPERATOR},
+    Permission.MANAGE_OPERATORS: _OPERATOR,
     Permission.SIGN_CHECKPOINTS: _OPERATOR,
 }
 
@@ -261,11 +264,19 @@ COVERED_FOR_OPERATORS: frozenset[str] = COVERED_BY_PROOF | {
     "change_tenant",
     "cancel_tenant_deletion",
     "withdraw_invitation",
+    "end_operator_session",
 }
 """Changes that operators may make for five minutes after a reauthentication at their provider.
 
-Every other change needs a reauthentication of its own. It destroys keys, or outlasts the session.
+Every other change needs a reauthentication of its own: it destroys keys, or outlasts the session. So
+does a new owner. An owner invites others, so the operator's access would outlast the session, too.
 """
+
+
+def is_covered_for_operators(operation: str, values: Mapping[str, object]) -> bool:
+    """Return whether an operator's earlier reauthentication covers a change with these values."""
+    makes_owner = operation in {"invite", "change_role"} and values.get("role") == Role.OWNER
+    return operation in COVERED_FOR_OPERATORS and not makes_owner
 
 
 def may(caller: Caller | None, permission: Permission) -> bool:

@@ -16,12 +16,12 @@ from pqkeep_gateway.access.admission import (
     UnknownCredentialError,
 )
 from pqkeep_gateway.access.callers import (
-    COVERED_FOR_OPERATORS,
     GRANTS,
     OPERATORS,
     WITHOUT_SCOPE,
     Credential,
     Permission,
+    is_covered_for_operators,
     may,
 )
 from pqkeep_gateway.access.networks import network_of
@@ -233,7 +233,7 @@ class Pipeline:
                 call.cookies.get(self.cookies.reauthentication, ""),
                 lambda: self._act(endpoint, call),
                 partial(self._did_nothing, endpoint, call),
-                is_covered=endpoint.name in COVERED_FOR_OPERATORS,
+                is_covered=is_covered_for_operators(endpoint.name, call.values),
             )
         except NotAgainError:
             raise sign_in_again() from None
