@@ -128,6 +128,7 @@ def test_weaker_operators_have_less_than_an_admin() -> None:
     admin = of_role[OperatorRole.ADMIN]
     assert admin - of_role[OperatorRole.TENANT_ADMIN] == {
         Permission.VIEW_INSTALLATION,
+        Permission.MANAGE_OPERATORS,
         Permission.SIGN_CHECKPOINTS,
     }
     assert of_role[OperatorRole.TENANT_ADMIN] < admin

@@ -34,6 +34,7 @@ from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError, S
 from pqkeep_gateway.storage.last_uses import SqlLastUses
 from pqkeep_gateway.storage.operators import SqlOperators, SqlOperatorSessions
 from pqkeep_gateway.storage.schema import OPERATOR_SESSIONS
+from pqkeep_gateway.storage.sessions import SessionNotFoundError
 from pqkeep_gateway.tenancy.operators import NotAgainError, Operators, OperatorSessions
 from pqkeep_protocol.keys import INSTALLATION
 
@@ -299,6 +300,35 @@ async def test_all_sessions_can_be_listed_and_ended(desk: Desk) -> None:
     assert await desk.find(token) is None
     await desk.world.audit_delivery.empty()
     assert desk.recorded[-1] == ("end-operator-sessions", "pqkeepd", "")
+
+
+async def test_one_session_is_listed_and_ended(desk: Desk) -> None:
+    """A session is ended by its identifier, once. Other sessions stay; the log has both people."""
+    ended, kept = await desk.token(), await desk.token()
+    listed = {session.digest: name for name, session in await desk.sessions.list()}
+    name = listed[desk.world.pepper.digest(ended)]
+    by_ada = ATTRIBUTION.by("operator:ada")
+    await desk.sessions.end_listed(name, by_ada)
+    assert await desk.find(ended) is None
+    assert await desk.find(kept)
+    assert name not in dict(await desk.sessions.list())
+    assert desk.recorded[-1] == (
+        *("end-operator-session", "operator:ada"),
+        f"session of operator:corp:{SUBJECT}/tenant-admin",
+    )
+    with pytest.raises(SessionNotFoundError):
+        await desk.sessions.end_listed(name, by_ada)
+
+
+async def test_sessions_that_are_not_valid_are_not_listed(desk: Desk) -> None:
+    """A session that the settings ended, or that is too old, is not listed."""
+    await desk.token()
+    assert len(await desk.sessions.list()) == 1
+    desk.provider = replace(desk.provider, client_id="other")
+    assert not await desk.sessions.list()
+    desk.provider = PROVIDER
+    desk.world.now += HOUR
+    assert not await desk.sessions.list()
 
 
 @pytest.mark.threat("accounts-database-writer")

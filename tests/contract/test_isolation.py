@@ -81,9 +81,12 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
 BATCH = "/batch"
 """A batch is always 200, with a result for each item."""
 OF_NOBODY = frozenset(
-    {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
+    {
+        *("PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"),
+        "DELETE /operators/sessions/{session}",
+    }
 )
-"""Paths without a tenant are 404 for the operator: see test_team.py for the others."""
+"""Paths without a tenant are 404 for the operator: see test_team.py and test_operator_sign_on.py."""
 OF_PEOPLE = frozenset(
     {
         "GET /rules/algorithms/{name}",
@@ -411,6 +414,7 @@ def _request(
         issuer="new" if method == "PUT" else "ci",
         role="new" if method == "PUT" else "deploy",
         webhook=uuid.uuid4(),
+        session=uuid.uuid4(),
         delivery=uuid.uuid4(),
         id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),
     )

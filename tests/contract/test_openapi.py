@@ -61,7 +61,7 @@ LAST = (
 )
 OPERATOR = (
     "create_tenant",
-    "list_operators",
+    *("list_operators", "list_operator_sessions", "end_operator_session"),
     "operator_me",
     "get_installation",
     "change_tenant",
@@ -216,6 +216,15 @@ def test_examples_have_their_schemas_form(document: Any) -> None:
     assert count > 200
 
 
+def operators_session(web: httpx2.Client, operator: Caller) -> str:
+    """Begin a browser session of the operator; return its identifier."""
+    fields = {"operator_key": operator.api_key}
+    assert web.post("/api/v1/auth/operator", json=fields).is_success
+    web.cookies.clear()
+    identifier: str = operator.get("/operators/sessions")["sessions"][0]["id"]
+    return identifier
+
+
 def test_examples_work(
     document: Any,
     web: httpx2.Client,
@@ -236,6 +245,7 @@ def test_examples_work(
         "tenant_id": tenant.tenant_id,
         "webhook": webhook,
         "delivery": tenant.post(f"/webhooks/{webhook}/test", status=202)["id"],
+        "session": operators_session(web, operator),
     }
     for _ in range(64):  # as many records as the examples speak of
         tenant.get("/kms/keys")

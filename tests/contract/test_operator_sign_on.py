@@ -134,7 +134,8 @@ def _request(row: Endpoint, tenant_id: str) -> tuple[str, str, Any]:
     """Return a request for a row, valid for an authorized caller."""
     values: dict[str, Any] = {field.name: field.example for field in row.fields}
     identifier = 1 if row.name in OF_A_RECORD else uuid.uuid4()
-    values |= {"tenant_id": tenant_id, "id": identifier, "version": 1, "key_version": 1}
+    values |= {"tenant_id": tenant_id, "id": identifier, "session": identifier}
+    values |= {"version": 1, "key_version": 1}
     body = {field.name: values[field.name] for field in row.other_fields if field.name in values}
     return row.method, row.path.format(**values), body if row.takes_body else None
 
@@ -210,6 +211,43 @@ def test_a_stolen_cookie_changes_nothing(operators: Operators, tenant_id: str) -
     assert _refusal(browser.ask("DELETE", f"/tenants/{tenant_id}")) == AGAIN
     browser.data("POST", "/auth/operator/logout")
     assert thief.ask("GET", "/tenants").status_code == 401
+
+
+@pytest.mark.threat("operator-sign-on")
+def test_each_owner_needs_a_new_sign_in(operators: Operators, tenant_id: str) -> None:
+    """After another change, invitations of members are covered, and those of owners are not."""
+    browser = operators.browser()
+    operators.settled(browser)
+    operators.settled(browser, "?step_up=1")
+    path = f"/tenants/{tenant_id}/invitations"
+
+    def invite(role: str) -> httpx2.Response:
+        return browser.ask("POST", path, {"email": f"{uuid.uuid4()}@example.com", "role": role})
+
+    assert invite("owner").status_code == 201
+    assert invite("admin").status_code == 201
+    assert _refusal(invite("owner")) == AGAIN
+    operators.settled(browser, "?step_up=1")
+    assert invite("owner").status_code == 201
+
+
+def test_an_admin_lists_and_ends_sessions(operators: Operators) -> None:
+    """The list has the person and the calling session; an ended one is refused, and a reader ends none."""
+    ended, admin = operators.session(OperatorRole.READ_ONLY), operators.browser()
+    operators.settled(admin, groups=["root"], sub="linus")
+    reader = ended.data("GET", "/auth/operator")["principal"]
+    sessions = admin.data("GET", "/operators/sessions")["sessions"]
+    (own,) = (session for session in sessions if session["current"])
+    assert own["principal"] == "operator:own:linus/admin"
+    (theirs,) = (session for session in sessions if session["principal"] == reader)
+    assert (theirs["role"], theirs["source_address"]) == ("read-only", "127.0.0.1")
+    end = ("DELETE", f"/operators/sessions/{theirs['id']}")
+    assert _refusal(ended.ask(*end)) == DENIED
+    assert _refusal(admin.ask(*end)) == AGAIN
+    operators.settled(admin, "?step_up=1", groups=["root"], sub="linus")
+    assert admin.data(*end) == {"signed_out": True}
+    assert ended.ask("GET", "/auth/operator").status_code == 401
+    assert admin.ask(*end).status_code == 404
 
 
 def test_the_session_is_for_operators_only(operators: Operators) -> None:

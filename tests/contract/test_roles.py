@@ -85,6 +85,7 @@ def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.R
         key_version=9,
         id=id_,
         webhook=id_,
+        session=id_,
         delivery=id_,
         kind="key-old",
         name="nothing",

@@ -116,6 +116,24 @@ def test_a_tenant_is_created_suspended_and_deleted(
     expect(page.get_by_role("button", name="Suspend the tenant").first).to_be_visible()
 
 
+def test_a_session_of_an_operator_is_ended(installation: Installation, visit_as: SignedIn) -> None:
+    """On a phone, the page lists sessions; after the credential, one is ended for good."""
+    other = _signed_in(installation)
+    (session,) = (each for each in other.get("/operators/sessions")["sessions"] if each["current"])
+    visitor = visit_as(_signed_in(installation), phone=True)
+    visitor.expected.append("401")
+    page = visitor.open("/portal/operator")
+    expect(page.get_by_role("region", name="Operators' sessions")).to_contain_text("this one")
+    opener = page.locator(f'[data-open="end-{session["id"]}"]')
+    opener.click()
+    assert_accessible(page)
+    assert_fits(page)
+    page.get_by_role("button", name="End it").click()
+    _prove(page, installation.ready["operator_key"])
+    expect(opener).to_have_count(0)
+    assert other.ask("GET", "/auth/operator").status_code == HTTPStatus.UNAUTHORIZED
+
+
 def test_whoever_is_signed_in_as_somebody_else_is_told_where_to_sign_in(
     installation: Installation,
 ) -> None:

@@ -74,7 +74,7 @@ NOT_SAID = {
 """Pages and reads whose failure removes a part of the page without a message."""
 EMPTY: Mapping[str, tuple[str, ...]] = {
     "/search": ("Nothing found",),
-    "/operator": ("No named operators",),
+    "/operator": ("No named operators", "No sessions"),
     "/operator/tenants": ("No tenants yet",),
     "/operator/tenants/{id}": ("No members",),
     "": ("Nothing yet", "No active key"),

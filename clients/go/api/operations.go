@@ -1170,6 +1170,16 @@ func (o Operations) ListOperators(ctx context.Context) (*OperatorsData, error) {
 	return call[OperatorsData](ctx, o, Request{Method: "GET", Path: Path("/api/v1/operators")})
 }
 
+// ListOperatorSessions: List the browser sessions of all operators, the newest first.
+func (o Operations) ListOperatorSessions(ctx context.Context) (*OperatorSessionsData, error) {
+	return call[OperatorSessionsData](ctx, o, Request{Method: "GET", Path: Path("/api/v1/operators/sessions")})
+}
+
+// EndOperatorSession: End a browser session of an operator. It is refused from its next request on.
+func (o Operations) EndOperatorSession(ctx context.Context, session string) (*SignedOutData, error) {
+	return call[SignedOutData](ctx, o, Request{Method: "DELETE", Path: Path("/api/v1/operators/sessions/", session), Changes: true})
+}
+
 // ExchangeToken: Exchange a workload's token for a short-lived API key.
 func (o Operations) ExchangeToken(ctx context.Context, body ExchangeTokenRequest) (*ExchangedToken, error) {
 	return call[ExchangedToken](ctx, o, Request{Method: "POST", Path: Path("/api/v1/auth/token"), Body: body})

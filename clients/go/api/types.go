@@ -1925,6 +1925,41 @@ type OperatorData struct {
 // OperatorRole The roles of operators, the most powerful first. “OPERATOR_CALLERS“ has their columns.
 type OperatorRole = string
 
+// OperatorSessionData One browser session of an operator.
+type OperatorSessionData struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Current Whether it is the calling session.
+	Current bool `json:"current"`
+
+	// Email The address that the provider vouches for.
+	Email string `json:"email,omitempty"`
+
+	// ExpiresAt The end, however much it is used.
+	ExpiresAt time.Time `json:"expires_at"`
+	Id        string    `json:"id"`
+
+	// LastSeenAt The last request. Updated within a minute.
+	LastSeenAt time.Time `json:"last_seen_at"`
+
+	// Principal The operator in the audit log.
+	Principal string `json:"principal"`
+
+	// Role The roles of operators, the most powerful first. ``OPERATOR_CALLERS`` has their columns.
+	Role OperatorRole `json:"role"`
+
+	// SourceAddress The source address of the sign-in.
+	SourceAddress string `json:"source_address"`
+}
+
+// OperatorSessionsData The browser sessions of all operators, the newest first.
+type OperatorSessionsData struct {
+	Sessions []OperatorSessionData `json:"sessions"`
+
+	// Total The number of sessions.
+	Total int `json:"total"`
+}
+
 // OperatorsData The named operators, by name.
 type OperatorsData struct {
 	Operators []OperatorData `json:"operators"`
@@ -3014,6 +3049,11 @@ type SignedJws struct {
 
 	// Keyring The keyring, if the request names one or lists all.
 	Keyring string `json:"keyring,omitempty"`
+}
+
+// SignedOutData One session or all sessions have ended.
+type SignedOutData struct {
+	SignedOut bool `json:"signed_out"`
 }
 
 // SourceData Key versions to move away from.

@@ -273,7 +273,11 @@ export class Client {
   };
   readonly usage = { get: this.#method("get_usage") };
   readonly installation = { get: this.#method("get_installation") };
-  readonly operators = { list: this.#method("list_operators") };
+  readonly operators = {
+    list: this.#method("list_operators"),
+    sessions: this.#method("list_operator_sessions"),
+    endSession: this.#method("end_operator_session"),
+  };
   readonly status = { health: this.#method("check_health") };
 }
 

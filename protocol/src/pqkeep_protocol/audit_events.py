@@ -59,6 +59,8 @@ class AuditEvent(StrEnum):
     LIST_OPERATORS = "list-operators"
     OPERATOR_ME = "operator-me"
     END_OPERATOR_SESSIONS = "end-operator-sessions"
+    END_OPERATOR_SESSION = "end-operator-session"
+    LIST_OPERATOR_SESSIONS = "list-operator-sessions"
     REMOVE_SHARD = "remove-shard"
     ACKNOWLEDGE_EVENTS = "acknowledge-events"
     OPERATOR_LOGIN = "operator-login"

@@ -1,5 +1,5 @@
 // Generated from the API's description: make typescript writes it.
-// SHA-256 of the description: c6a1a392188599b74b3a10e7caade90aa66561cd587019bbbb0a651bc11de847
+// SHA-256 of the description: 60543b88770291d2ff84f76d7fb3035cfd00787638d88d9aac51ddd105c44214
 
 import type { Row, Shape } from "../shapes.js";
 
@@ -30,6 +30,7 @@ export const OPERATIONS = {
   encapsulate_batch: {"method":"POST","path":"/api/v1/kem/encapsulate/batch","query":[],"hasBody":true,"isIdempotent":false,"form":"envelope","data":{"ref":"EncapsulateBatch"}},
   encrypt: {"method":"POST","path":"/api/v1/kem/encrypt","query":[],"hasBody":true,"isIdempotent":false,"form":"envelope","data":{"ref":"Encrypted"}},
   encrypt_batch: {"method":"POST","path":"/api/v1/kem/encrypt/batch","query":[],"hasBody":true,"isIdempotent":false,"form":"envelope","data":{"ref":"EncryptBatch"}},
+  end_operator_session: {"method":"DELETE","path":"/api/v1/operators/sessions/{session}","query":[],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"SignedOutData"}},
   exchange_token: {"method":"POST","path":"/api/v1/auth/token","query":[],"hasBody":true,"isIdempotent":false,"form":"envelope","data":{"ref":"ExchangedToken"}},
   export_audit_log: {"method":"GET","path":"/api/v1/audit/export","query":["after","from","to","operation","keyring","algorithm","key_version","outcome","principal","source_address","request_id","rule","campaign","tenant","page_views","log","shard"],"hasBody":false,"isIdempotent":false,"form":"lines","data":"string"},
   generate_data_key: {"method":"POST","path":"/api/v1/kem/data-key","query":[],"hasBody":true,"isIdempotent":false,"form":"envelope","data":{"ref":"DataKey"}},
@@ -74,6 +75,7 @@ export const OPERATIONS = {
   list_members: {"method":"GET","path":"/api/v1/team/members","query":["tenant_id","limit","after","email","role","mfa","signed_in_since","not_signed_in_since","joined_before","joined_since","sort","offset"],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"MembersData"}},
   list_notice_settings: {"method":"GET","path":"/api/v1/notices/settings","query":[],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"NoticeSettingsData"}},
   list_notices: {"method":"GET","path":"/api/v1/notices","query":["state","limit","tenant_id"],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"NoticesData"}},
+  list_operator_sessions: {"method":"GET","path":"/api/v1/operators/sessions","query":[],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"OperatorSessionsData"}},
   list_operators: {"method":"GET","path":"/api/v1/operators","query":[],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"OperatorsData"}},
   list_rule_profiles: {"method":"GET","path":"/api/v1/rules/profiles","query":[],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"ProfilesData"}},
   list_rules: {"method":"GET","path":"/api/v1/rules/algorithms","query":[],"hasBody":false,"isIdempotent":false,"form":"envelope","data":{"ref":"RulesData"}},
@@ -231,6 +233,8 @@ export const SHAPES: Readonly<Record<string, Shape>> = {
   "OperationUsesData": {"required":{"first_used_at":"string","last_used_at":"string","operation":"string","uses":"integer"},"optional":{}},
   "OperatorData": {"required":{"created_at":"string","last_used_at":{"nullable":"string"},"last_used_from":{"nullable":"string"},"name":"string","role":{"ref":"OperatorRole"}},"optional":{}},
   "OperatorRole": "string",
+  "OperatorSessionData": {"required":{"created_at":"string","current":"boolean","email":{"nullable":"string"},"expires_at":"string","id":"string","last_seen_at":"string","principal":"string","role":{"ref":"OperatorRole"},"source_address":"string"},"optional":{}},
+  "OperatorSessionsData": {"required":{"sessions":{"list":{"ref":"OperatorSessionData"}},"total":"integer"},"optional":{}},
   "OperatorsData": {"required":{"operators":{"list":{"ref":"OperatorData"}},"total":"integer"},"optional":{}},
   "OwnApiKey": {"required":{"allowed_addresses":{"nullable":{"list":"string"}},"expires_at":{"nullable":"string"},"name":{"nullable":"string"},"rotated":"boolean","scopes":{"nullable":{"list":{"ref":"ScopeData"}}},"tenant_id":"string","version":"integer"},"optional":{}},
   "OwnOperatorData": {"required":{"email":{"nullable":"string"},"name":{"nullable":"string"},"principal":"string","provider":{"nullable":"string"},"role":{"ref":"OperatorRole"}},"optional":{}},
@@ -284,6 +288,7 @@ export const SHAPES: Readonly<Record<string, Shape>> = {
   "SignedCbom": {"required":{"jws":"string","spec_version":{"ref":"SpecVersion"}},"optional":{"next":"string"}},
   "SignedHash": {"required":{"algorithm":{"ref":"Algorithm"},"hash_algorithm":{"ref":"HashAlgorithm"},"key_version":"integer","signature":"bytes","signature_type":"string"},"optional":{"keyring":"string"}},
   "SignedJws": {"required":{"algorithm":{"ref":"Algorithm"},"jws":"string","key_version":"integer"},"optional":{"keyring":"string"}},
+  "SignedOutData": {"required":{"signed_out":"boolean"},"optional":{}},
   "SourceData": {"required":{"algorithm":"string","key_versions":{"nullable":{"list":"integer"}},"keyring":"string"},"optional":{}},
   "SpecVersion": "string",
   "Subscription": "string",

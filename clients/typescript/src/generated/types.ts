@@ -1,5 +1,5 @@
 // Generated from the API's description: make typescript writes it.
-// SHA-256 of the description: c6a1a392188599b74b3a10e7caade90aa66561cd587019bbbb0a651bc11de847
+// SHA-256 of the description: 60543b88770291d2ff84f76d7fb3035cfd00787638d88d9aac51ddd105c44214
 
 export interface components {
     schemas: {
@@ -678,6 +678,25 @@ export interface components {
             operators: components["schemas"]["OperatorData"][];
             total: number;
         };
+        OperatorSessionData: {
+            /** Format: date-time */
+            created_at: string;
+            current: boolean;
+            email: string | null;
+            /** Format: date-time */
+            expires_at: string;
+            /** Format: uuid */
+            id: string;
+            /** Format: date-time */
+            last_seen_at: string;
+            principal: string;
+            role: components["schemas"]["OperatorRole"];
+            source_address: string;
+        };
+        OperatorSessionsData: {
+            sessions: components["schemas"]["OperatorSessionData"][];
+            total: number;
+        };
         OwnApiKey: {
             allowed_addresses: string[] | null;
             expires_at: string | null;
@@ -968,6 +987,9 @@ export interface components {
             jws: string;
             key_version: number;
             keyring?: string;
+        };
+        SignedOutData: {
+            signed_out: boolean;
         };
         SignHashBatch: {
             results: components["schemas"]["SignHashItem"][];
@@ -3779,6 +3801,56 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["OperatorsData"];
+                        request_id: string;
+                        /** Format: date-time */
+                        timestamp: string;
+                    };
+                };
+            };
+        };
+    };
+    list_operator_sessions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["OperatorSessionsData"];
+                        request_id: string;
+                        /** Format: date-time */
+                        timestamp: string;
+                    };
+                };
+            };
+        };
+    };
+    end_operator_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["SignedOutData"];
                         request_id: string;
                         /** Format: date-time */
                         timestamp: string;

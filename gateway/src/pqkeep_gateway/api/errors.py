@@ -681,7 +681,7 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
         "a step-up is required: get a token at /auth/step-up and send it in X-Step-Up-Token",
     ),
     WrongPasswordError: ErrorResponse(Code.AUTH_001, "wrong e-mail address or password"),
-    SessionNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such session", ("id",)),
+    SessionNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such session", ("id", "session")),
     AccountChangedError: ErrorResponse(Code.AUTH_001, "the account has changed; sign in again"),
     InvalidRefreshTokenError: ErrorResponse(Code.AUTH_001, "the session has ended; sign in again"),
     InvalidInvitationTokenError: _expired("invitation", "token"),

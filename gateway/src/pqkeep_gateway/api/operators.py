@@ -1,6 +1,7 @@
 """/api/v1/operators and /auth/operator: operators and their browser sessions."""
 
 from typing import Annotated
+from uuid import UUID
 
 from msgspec import Meta
 
@@ -9,14 +10,21 @@ from pqkeep_gateway.access.callers import OperatorRole, Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
-from pqkeep_gateway.api.people_fields import EXAMPLE_TIME, MAX_TOKEN, SIGNED_OUT
+from pqkeep_gateway.api.people_fields import (
+    EXAMPLE_TIME,
+    MAX_TOKEN,
+    SIGNED_OUT,
+    Identifier,
+    SignedOutData,
+)
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
-from pqkeep_gateway.http.field import text_field
+from pqkeep_gateway.http.field import text_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.storage.operators import SESSION_LIFETIME, Operator
+from pqkeep_gateway.storage.operators import SESSION_LIFETIME, Operator, OperatorSession
+from pqkeep_gateway.storage.sessions import SessionNotFoundError
 from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 
 
@@ -45,6 +53,29 @@ class OwnOperatorData(Data, frozen=True, kw_only=True):
         Meta(description="The provider at which the person has signed in; null for a credential."),
     ]
     email: Annotated[str | None, Meta(description="The address that the provider vouches for.")]
+
+
+class OperatorSessionData(Data, frozen=True, kw_only=True):
+    """One browser session of an operator."""
+
+    id: Identifier
+    principal: Annotated[str, Meta(description="The operator in the audit log.")]
+    role: OperatorRole
+    email: Annotated[str | None, Meta(description="The address that the provider vouches for.")]
+    created_at: Timestamp
+    last_seen_at: Annotated[
+        Timestamp, Meta(description="The last request. Updated within a minute.")
+    ]
+    expires_at: Annotated[Timestamp, Meta(description="The end, however much it is used.")]
+    source_address: Annotated[str, Meta(description="The source address of the sign-in.")]
+    current: Annotated[bool, Meta(description="Whether it is the calling session.")]
+
+
+class OperatorSessionsData(Data, frozen=True, kw_only=True):
+    """The browser sessions of all operators, the newest first."""
+
+    sessions: tuple[OperatorSessionData, ...]
+    total: Annotated[int, Meta(ge=0, description="The number of sessions.")]
 
 
 class OperatorData(Data, frozen=True, kw_only=True):
@@ -80,6 +111,20 @@ _EXAMPLE = OperatorData(
     created_at=EXAMPLE_TIME,
     last_used_at=EXAMPLE_TIME,
     last_used_from="192.0.2.7",
+)
+_SESSION = OperatorSessionData(
+    id="c1f1cbd4-7a39-4f9e-8f7e-5b0c3f6a9d21",
+    principal="operator:corp:00u1a2b3/tenant-admin",
+    role=OperatorRole.TENANT_ADMIN,
+    email="ada@example.com",
+    created_at=EXAMPLE_TIME,
+    last_seen_at=EXAMPLE_TIME,
+    expires_at=EXAMPLE_TIME,
+    source_address="192.0.2.7",
+    current=False,
+)
+_SESSION_ID = uuid_field(
+    "session", "The session's identifier.", _SESSION.id, not_found="no such session"
 )
 _LIFETIME_SECONDS = int(SESSION_LIFETIME.total_seconds())
 
@@ -137,6 +182,26 @@ def endpoints(
             field_codes=BAD_REQUEST_FIELDS,
             example=OperatorsData(operators=(_EXAMPLE,), total=1),
         ),
+        Endpoint(
+            method="GET",
+            path="/operators/sessions",
+            name="list_operator_sessions",
+            handler=handlers.list_sessions,
+            permission=Permission.VIEW_INSTALLATION,
+            field_codes=BAD_REQUEST_FIELDS,
+            example=OperatorSessionsData(sessions=(_SESSION,), total=1),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/operators/sessions/{session}",
+            name="end_operator_session",
+            handler=handlers.end_session,
+            permission=Permission.MANAGE_OPERATORS,
+            fields=(_SESSION_ID,),
+            field_codes=BAD_REQUEST_FIELDS,
+            example=SIGNED_OUT,
+            errors=(SessionNotFoundError,),
+        ),
     )
 
 
@@ -187,6 +252,38 @@ class _Operators:
         return OperatorsData(
             operators=tuple(_operator(operator) for operator in listed), total=len(listed)
         )
+
+    async def list_sessions(self, call: ApiCall) -> OperatorSessionsData:
+        """List the browser sessions of all operators, the newest first."""
+        principal = call.principal
+        own = principal.session if isinstance(principal, OperatorPrincipal) else b""
+        sessions = tuple(
+            _session(identifier, session, is_current=session.digest == own)
+            for identifier, session in await self._sessions.list()
+        )
+        return OperatorSessionsData(sessions=sessions, total=len(sessions))
+
+    async def end_session(self, call: ApiCall) -> SignedOutData:
+        """End a browser session of an operator. It is refused from its next request on."""
+        await self._sessions.end_listed(call[_SESSION_ID], call.attribution)
+        return SIGNED_OUT
+
+
+def _session(
+    identifier: UUID, session: OperatorSession, *, is_current: bool
+) -> OperatorSessionData:
+    operator = session.operator or OperatorPrincipal()
+    return OperatorSessionData(
+        id=str(identifier),
+        principal=str(operator),
+        role=operator.role,
+        email=None if operator.person is None else operator.person.email,
+        created_at=timestamp(session.created_at),
+        last_seen_at=timestamp(session.last_seen_at),
+        expires_at=timestamp(session.created_at + session.lifetime),
+        source_address=session.source_address,
+        current=is_current,
+    )
 
 
 def _operator(operator: Operator) -> OperatorData:

@@ -111,24 +111,8 @@ class SqlOperators:
             return await _change(connection, sa.delete(OPERATORS), name, audit_event)
 
     async def list_sessions(self, now: datetime) -> Sequence["OperatorSession"]:
-        """Return the sessions of people that have not expired, the newest first."""
-        query = (
-            sa.select(OPERATOR_SESSIONS)
-            .where(OPERATOR_SESSIONS.c.provider.is_not(None), ~_is_over(now))
-            .order_by(OPERATOR_SESSIONS.c.created_at_us.desc())
-        )
-        async with read_transaction(self._engine) as connection:
-            return tuple(
-                OperatorSession(
-                    row.operator_digest,
-                    time_of(row.created_at_us),
-                    time_of(row.last_seen_at_us),
-                    row.source_address,
-                    _operator_of(row, row.digest, is_named=False),
-                )
-                for row in await connection.execute(query)
-                if is_authentic(connection, OPERATOR_SESSIONS, row)
-            )
+        """Return the sessions that have not expired, the newest first."""
+        return await SqlOperatorSessions(self._engine).list(now)
 
     async def end_sessions(self, audit_event: Event) -> int:
         """End all sessions; return their number."""
@@ -175,6 +159,8 @@ class OperatorSession:
     source_address: str
     operator: OperatorPrincipal | None = None
     """The person, or the operator with that credential; None: it belongs to no named operator."""
+    digest: bytes = field(default=b"", repr=False)
+    """The digest of the stored session's token (32 bytes)."""
 
     @property
     def lifetime(self) -> timedelta:
@@ -234,24 +220,20 @@ class SqlOperatorSessions:
 
     async def find(self, digest: bytes) -> OperatorSession | None:
         """Return a session with its person, or the operator who now has its credential."""
-        is_theirs = OPERATORS.c.digest == OPERATOR_SESSIONS.c.operator_digest
-        query = (
-            sa.select(OPERATOR_SESSIONS, OPERATORS)
-            .outerjoin(OPERATORS, is_theirs)
-            .where(OPERATOR_SESSIONS.c.digest == digest)
-        )
+        query = _SESSIONS.where(OPERATOR_SESSIONS.c.digest == digest)
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, OPERATOR_SESSIONS, query)
-            if row is None:
-                return None
-            is_named = row.name is not None and is_authentic(connection, OPERATORS, row)
-        return OperatorSession(
-            row.operator_digest,
-            time_of(row.created_at_us),
-            time_of(row.last_seen_at_us),
-            row.source_address,
-            _operator_of(row, digest, is_named=is_named),
-        )
+            return None if row is None else _session_of(connection, row)
+
+    async def list(self, now: datetime) -> Sequence[OperatorSession]:
+        """Return the sessions that have not expired, the newest first."""
+        query = _SESSIONS.where(~_is_over(now)).order_by(OPERATOR_SESSIONS.c.created_at_us.desc())
+        async with read_transaction(self._engine) as connection:
+            return tuple(
+                _session_of(connection, row)
+                for row in await connection.execute(query)
+                if is_authentic(connection, OPERATOR_SESSIONS, row)
+            )
 
     async def see(self, digest: bytes, now: datetime) -> None:
         """Store the use of a session, if it exists."""
@@ -259,11 +241,13 @@ class SqlOperatorSessions:
         async with transaction(self._engine) as connection:
             await connection.execute(update.values(last_seen_at_us=microseconds(now)))
 
-    async def remove(self, digest: bytes, audit_event: Event) -> None:
-        """End a session, if it exists."""
+    async def remove(self, digest: bytes, audit_event: Event) -> bool:
+        """End a session; return False if it does not exist."""
         async with transaction(self._engine) as connection:
-            if await _end(connection, OPERATOR_SESSIONS.c.digest == digest):
+            exists = await _end(connection, OPERATOR_SESSIONS.c.digest == digest) > 0
+            if exists:
                 await add_audit_event(connection, audit_event)
+        return exists
 
     async def remove_person(self, person: OperatorPerson) -> None:
         """End all sessions of a person."""
@@ -329,16 +313,37 @@ class SqlOperatorSessions:
             return (await connection.execute(update)).rowcount == 1
 
 
-def _operator_of(row: sa.Row[Any], session: bytes, *, is_named: bool) -> OperatorPrincipal | None:
+_SESSIONS = sa.select(OPERATOR_SESSIONS, OPERATORS).outerjoin(
+    OPERATORS, OPERATORS.c.digest == OPERATOR_SESSIONS.c.operator_digest
+)
+"""Sessions with the operator who now has their credential."""
+
+
+def _session_of(connection: AsyncConnection, row: sa.Row[Any]) -> OperatorSession:
+    """Return the session of an authentic row of ``_SESSIONS``."""
+    digest: bytes = row._mapping[OPERATOR_SESSIONS.c.digest]  # noqa: SLF001 - the public name of it
+    return OperatorSession(
+        row.operator_digest,
+        time_of(row.created_at_us),
+        time_of(row.last_seen_at_us),
+        row.source_address,
+        _operator_of(connection, row, digest),
+        digest,
+    )
+
+
+def _operator_of(
+    connection: AsyncConnection, row: sa.Row[Any], session: bytes
+) -> OperatorPrincipal | None:
     columns = row._mapping  # noqa: SLF001 - the public name of it
     if row.provider is not None:
         role = OperatorRole(columns[OPERATOR_SESSIONS.c.role])
         person = OperatorPerson(row.provider, row.subject, row.email)
         return OperatorPrincipal(None, is_read_only=True, role=role, person=person, session=session)
-    if not is_named:
+    if row.name is None or not is_authentic(connection, OPERATORS, row):
         return None
     role = OperatorRole(columns[OPERATORS.c.role])
-    return OperatorPrincipal(row.name, is_read_only=True, role=role)
+    return OperatorPrincipal(row.name, is_read_only=True, role=role, session=session)
 
 
 def _is_of(person: OperatorPerson) -> sa.ColumnElement[bool]:

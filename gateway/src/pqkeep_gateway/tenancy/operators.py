@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
+from uuid import UUID
 
 from pqkeep_gateway.access.admission import Authenticator, UnknownCredentialError
 from pqkeep_gateway.access.callers import OperatorRole
@@ -29,6 +30,7 @@ from pqkeep_gateway.storage.operators import (
     SqlOperatorSessions,
     UsedState,
 )
+from pqkeep_gateway.storage.sessions import SessionNotFoundError
 from pqkeep_gateway.storage.step_up_tokens import Grant
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -92,7 +94,7 @@ class Operators:
             raise OperatorError(_NOBODY)
 
     async def sessions(self) -> Sequence[OperatorSession]:
-        """Return the sessions of people who signed in at a provider, the newest first."""
+        """Return the sessions that have not expired, the newest first."""
         return await self._store.list_sessions(datetime.now(UTC))
 
     async def end_sessions(self) -> int:
@@ -224,6 +226,32 @@ class OperatorSessions:
         await self._store.remove(self._pepper.digest(token), ended)
         await self._audit_delivery.deliver()
 
+    async def list(self) -> Sequence[tuple[UUID, OperatorSession]]:
+        """Return all valid sessions with their identifiers, the newest first."""
+        now = date_of(self._clock())
+        return tuple(
+            (self.identifier(session.digest), session)
+            for session in await self._store.list(now)
+            if self._is_valid(session, now)
+        )
+
+    async def end_listed(self, identifier: UUID, attribution: Attribution) -> None:
+        """End a session by its identifier. Raises SessionNotFoundError."""
+        for listed, session in await self.list():
+            if listed == identifier:
+                policy = f"session of {session.operator or OperatorPrincipal()}"[:MAX_POLICY]
+                operation = AuditEvent.END_OPERATOR_SESSION
+                ended = event(attribution, INSTALLATION, operation, policy=policy)
+                if await self._store.remove(session.digest, ended):
+                    await self._audit_delivery.deliver()
+                    return
+        raise SessionNotFoundError
+
+    def identifier(self, digest: bytes) -> UUID:
+        """Return the public name of the session with a digest."""
+        derived = self._pepper.derive(Purpose.SESSION_TOKEN, b"operator-session", digest)
+        return UUID(bytes=derived[:16], version=4)
+
     async def end_of_person(self, person: OperatorPerson) -> None:
         """End all sessions of a person without a role."""
         await self._store.remove_person(person)
@@ -296,7 +324,7 @@ class OperatorSessions:
             return None
         if now - session.last_seen_at >= SEEN_EVERY:
             await self._store.see(digest, now)
-        return session.operator or OperatorPrincipal(is_read_only=True)
+        return session.operator or OperatorPrincipal(is_read_only=True, session=digest)
 
     def _is_valid(self, session: OperatorSession, now: datetime) -> bool:
         if (

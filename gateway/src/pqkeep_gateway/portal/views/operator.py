@@ -32,14 +32,17 @@ PARTS = {
 
 async def _read_installation(visit: Visit) -> Content:
     reader = visit.reader
-    installation, operators, notices = await asyncio.gather(
+    installation, operators, sessions, notices = await asyncio.gather(
         reader.section("get_installation"),
         reader.section("list_operators"),
+        reader.section("list_operator_sessions"),
         reader.section("list_notices"),
     )
     return {
         "installation": installation,
         "operators": operators,
+        "sessions": sessions,
+        "signed_in": sessions.data.sessions if sessions.data else (),
         "parts": PARTS,
         "attention": worst_first(notices),
         "badges": BADGES,
