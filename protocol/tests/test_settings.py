@@ -16,6 +16,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A table in the settings."""
 
     host: str = ""
+    mode: Literal["on", "off"] = "on"
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,7 +27,10 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     keys: dict[int, Path] = {}
     port: int = 0
     mode: Literal["on", "off"] | None = None
+    modes: tuple[Literal["on", "off"], ...] = ()
+    named: dict[str, Literal["on", "off"]] = {}
     table: Table | None = None
+    tables: tuple[Table, ...] = ()
 
 
 def read_settings(
@@ -52,6 +56,23 @@ def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:
     assert settings.keys == {1: here / "a", 2: Path("/b")}
     assert settings.database == DatabaseAddress(str(here / "c.sqlite3"))
     assert not settings.database.is_on_server
+
+
+def test_the_values_of_an_enumerated_setting_are_listed(tmp_path: Path) -> None:
+    """A wrong value of an enumeration, also in tables and lists, is answered with the values."""
+    wrong = (
+        'mode = "of"',
+        'modes = ["on", "of"]',
+        'named = {a = "of"}',
+        'tables = [{mode = "of"}]',
+    )
+    for text in wrong:
+        with pytest.raises(
+            ConfigError, match=r"Invalid enum value 'of'.*: the values are off, on$"
+        ):
+            read_settings(write(tmp_path, text), Example)
+    with pytest.raises(ConfigError, match=r"got `str` - at `\$\.port`$"):
+        read_settings(write(tmp_path, 'port = "1"'), Example)
 
 
 def test_a_link_to_the_file(tmp_path: Path) -> None:

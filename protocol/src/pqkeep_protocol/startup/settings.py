@@ -6,6 +6,7 @@ the file.
 """
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -127,7 +128,7 @@ def converted(name: str, settings: Mapping[str, Any], form: type[S], folder: Pat
     try:
         return msgspec.convert(settings, form, str_keys=True, dec_hook=convert)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise ConfigError(f"{name}: {error}{_allowed(str(error), form)}") from None
 
 
 def open_without_waiting(path: str, _: int) -> int:
@@ -238,6 +239,34 @@ def _require_known(
                 for item in value if isinstance(value, list) else [value]:
                     if isinstance(item, Mapping):
                         _require_known(file, item, kind.cls, f"{name}.")
+
+
+def _allowed(problem: str, form: type[Struct]) -> str:
+    """Return the allowed values of an enumerated setting, which msgspec's message does not have."""
+    _, found, path = problem.removesuffix("`").partition(" - at `$")
+    if not found or not problem.startswith("Invalid enum value"):
+        return ""
+    kinds: tuple[inspect.Type, ...] = (inspect.type_info(form),)
+    for name in re.findall(r"\.(\w+)|\[[^]]*]", path):
+        kinds = tuple(inner for kind in kinds for inner in _inside(kind, name))
+    values = [str(value) for kind in kinds for value in _values(kind)]
+    return f": the values are {', '.join(values)}" if values else ""
+
+
+def _inside(kind: inspect.Type, name: str) -> tuple[inspect.Type, ...]:
+    """Return the types of a field, or without a name of an item."""
+    if isinstance(kind, inspect.StructType):
+        fields = (field.type for field in kind.fields if field.encode_name == name)
+        return tuple(option for field in fields for option in _kinds(field))
+    if isinstance(kind, inspect.DictType):
+        return _kinds(kind.value_type)
+    return _kinds(kind.item_type) if isinstance(kind, inspect.VarTupleType) else ()
+
+
+def _values(kind: inspect.Type) -> tuple[object, ...]:
+    if isinstance(kind, inspect.LiteralType):
+        return kind.values
+    return tuple(kind.cls) if isinstance(kind, inspect.EnumType) else ()
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:
