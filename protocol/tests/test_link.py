@@ -23,6 +23,8 @@ from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.tls_groups import NAMES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.fixtures.link import LinkCa
 
     from pqkeep_protocol.tls_groups import GroupContext
@@ -83,6 +85,22 @@ def test_unreadable_files_are_refused(link_ca: LinkCa) -> None:
     assert "other users have access" in refusal(another)
     own.certificate.unlink()
     assert "No such file" in refusal(own)
+
+
+def test_an_end_that_is_no_time_is_refused(link_ca: LinkCa, tmp_path: Path) -> None:
+    """A CA file with a second certificate with an unreadable end is refused, also in a reload."""
+    own = link_ca.identity(Role.GATEWAY)
+    der = ssl.PEM_cert_to_DER_cert(own.ca.read_text())
+    head, _, tail = der.rpartition(b"\x17\x0d")  # the last UTCTime: notAfter
+    broken = ssl.DER_cert_to_PEM_cert(head + b"\x17\x0d" + b"x" * 12 + tail[12:])
+    both = tmp_path / "ca.pem"
+    both.write_text(own.ca.read_text())
+    identity = Identity(own.role, own.certificate, own.key, both)
+    tls = LinkTls(identity)
+    both.write_text(own.ca.read_text() + broken)
+    assert "the end of one is not a time" in refusal(identity)
+    tls.reload()
+    assert tls.days_left > 0
 
 
 def test_a_reload_takes_new_files_over_and_nothing_else(

@@ -199,10 +199,14 @@ def _load(identity: Identity) -> tuple[GroupContext, float]:
             f" for {side}, and must not be a CA certificate"
         )
     context.on_group = partial(_check_peers_group, required=identity.require_post_quantum)
-    return context, min(
-        ssl.cert_time_to_seconds(str(presented["notAfter"]))
-        for presented in (certificate, *context.get_ca_certs())
-    )
+    ends = (str(presented["notAfter"]) for presented in (certificate, *context.get_ca_certs()))
+    try:
+        return context, min(map(ssl.cert_time_to_seconds, ends))
+    except ValueError:
+        raise ConfigError(
+            f"cannot use the certificates in {identity.certificate} and {identity.ca}: the end of one"
+            " is not a time"
+        ) from None
 
 
 def _new_context(identity: Identity, *, is_server: bool, verifies: bool) -> GroupContext:
