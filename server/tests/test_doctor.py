@@ -17,10 +17,10 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.cli import app
 from pqkeep_server.doctor import examine
+from pqkeep_server.gateways import require_shares
 from pqkeep_server.initialise import Layout, Stores, initialise
 from pqkeep_server.settings_file import edited
 from pqkeep_server.shard_folders import add_shard
-from pqkeep_server.start import require_shares
 
 
 def test_the_terminal_obeys_no_file_s_name(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ from pqkeep_server.dev_directory import (
     write_credentials,
 )
 from pqkeep_server.gateway_client import GatewayClient, GatewayError
-from pqkeep_server.gateways import ListenError, gateway_programs, listening
+from pqkeep_server.gateways import (
+    ListenError,
+    gateway_programs,
+    listening,
+    require_shares,
+)
 from pqkeep_server.initialise import Layout, Stores
 from pqkeep_server.key_services import is_listening, key_service_programs
 from pqkeep_server.programs import Program
@@ -118,6 +123,10 @@ class Dev:
         self._layout = Layout(directory)
         self._credentials = prepare(self._layout, stores, shards, further)
         settings = _settings(self._layout)
+        try:
+            require_shares(settings, gateways)
+        except ConfigError as error:
+            raise DevError(str(error)) from None
         # Any free management port, because several installations may run.
         management = None if settings.management is None else (HOST, 0)
         windows: tuple[Program, ...] = ()

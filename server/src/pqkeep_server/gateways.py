@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pqkeep_gateway.config import MAX_PORT
+from pqkeep_gateway.config import MAX_PORT, Config
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.programs import Identity, Program
 
 BACKLOG = 2048
@@ -56,6 +57,16 @@ def listening(
             gateway.public.close()
             if gateway.management is not None:
                 gateway.management.close()
+
+
+def require_shares(settings: Config, gateways: int) -> None:
+    """Raise ConfigError if more gateways start than share the rate limits by the settings."""
+    shares = settings.rate_limit_gateways
+    if settings.rate_limit_unavailable == "local" and shares is not None and shares < gateways:
+        raise ConfigError(
+            f"rate_limit_gateways is {shares}, but {gateways} gateways start here: set the number of"
+            " all gateways"
+        )
 
 
 def gateway_programs(

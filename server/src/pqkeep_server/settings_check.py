@@ -1,13 +1,16 @@
 """Checks a settings file without starting its process."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.link import Identity, LinkTls
@@ -19,11 +22,16 @@ from pqkeep_protocol.startup.postgresql import (
     require_no_code,
     require_version,
 )
-from pqkeep_protocol.startup.secret_files import password_file_of
+from pqkeep_protocol.startup.secret_files import (
+    password_file_of,
+    read_secret_file,
+    read_secret_text,
+)
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_toml
 from pqkeep_server import start_settings
 from pqkeep_server.initialise import START_FILE, Layout
 from pqkeep_server.owner import acting_as_owner_of
+from pqkeep_server.valkey import NoValkeyError, find_program
 
 DATABASE_SECONDS = 10.0
 
@@ -94,6 +102,86 @@ def check_settings(file: Path) -> Checked:
             f"the owner of {file} cannot read {error.name} of Python's library: install Python where"
             " every user may read it, not in root's home directory"
         ) from None
+
+
+def check_files(file: Path) -> None:
+    """Read the files that settings name, with the rights of the settings' owner.
+
+    Raises ConfigError, which names each setting with an unusable file and the reason.
+    """
+    from pqkeep_gateway.tenancy import cedar, plans  # noqa: PLC0415 - slow
+    from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE  # noqa: PLC0415 - slow
+    from pqkeep_keyservice.root_key_sources.file import read_root_key  # noqa: PLC0415 - slow
+
+    readers: Mapping[str, Callable[[Path], object]] = {
+        "audit_sink_ca_file": _read_authorities,
+        "ca_file": _read_authorities,
+        "database_password_file": _read_password_file,
+        "file": read_root_key,
+        "library": _require_regular,
+        "pepper_file": read_pepper,
+        "plans_file": plans.read,
+        "root_key_file": read_root_key,
+        "transfer_key_file": partial(_read_transfer_key, size=TRANSFER_KEY_SIZE),
+        "valkey_server": find_program,
+    }
+    settings = _role_of(file).read(file)
+    problems = []
+    with acting_as_owner_of(file.resolve().parent):
+        for name, path in _named_files(settings):
+            field = name.rpartition(".")[-1]
+            read = readers.get(field, partial(read_secret_text, what="secret"))
+            if field in readers or field.endswith(_SECRET):
+                try:
+                    read(path)
+                except (ConfigError, NoValkeyError, OSError) as error:
+                    problems.append(f"{name}: {error}")
+        if isinstance(settings, gateway_config.Config) and not problems:
+            cedar.build(plans.read(settings.plans_file), settings.policy_directory)
+    if problems:
+        raise ConfigError(f"{file}: {'; '.join(problems)}")
+
+
+_SECRET = "_file"  # noqa: S105 - the end of a setting's name
+
+
+def _named_files(settings: object, table: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield the settings with a path, also those of tables."""
+    if isinstance(settings, Struct):
+        for name in settings.__struct_fields__:
+            yield from _named_files(getattr(settings, name), f"{table}.{name}" if table else name)
+    elif isinstance(settings, Mapping):
+        for name, value in settings.items():
+            yield from _named_files(value, f"{table}.{name}")
+    elif isinstance(settings, tuple):
+        for value in settings:
+            yield from _named_files(value, table)
+    elif isinstance(settings, Path):
+        yield table, settings
+
+
+def _read_authorities(path: Path) -> None:
+    try:
+        ssl.create_default_context(cafile=path)
+    except ssl.SSLError as error:
+        raise ConfigError(f"cannot use {path}: {error.reason or 'it has no certificate'}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot use {path}: {error.strerror}") from None
+
+
+def _read_password_file(path: Path) -> None:
+    if not read_secret_file(path, "PostgreSQL password").strip():
+        raise ConfigError(f"the PostgreSQL password {path} is empty")
+
+
+def _read_transfer_key(path: Path, size: int) -> None:
+    if len(read_secret_file(path, "transfer key")) != size:
+        raise ConfigError(f"the transfer key {path} is not {size} bytes long")
+
+
+def _require_regular(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
 
 
 def check_database(file: Path) -> None:

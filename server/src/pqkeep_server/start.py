@@ -24,7 +24,13 @@ from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import start_settings
 from pqkeep_server.data_lock import locked
 from pqkeep_server.exit_status import message_of
-from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, listening
+from pqkeep_server.gateways import (
+    ListenError,
+    Listeners,
+    gateway_programs,
+    listening,
+    require_shares,
+)
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_services import NAME as KEY_SERVICE
 from pqkeep_server.key_services import key_service_programs
@@ -123,16 +129,6 @@ def require_own(layout: Layout) -> None:
                 f"{path} must belong to root, and only root may write to it: chown root {path} &&"
                 f" chmod go-w {path}"
             )
-
-
-def require_shares(settings: Config, gateways: int) -> None:
-    """Raise ConfigError if more gateways start than share the rate limits by the settings."""
-    shares = settings.rate_limit_gateways
-    if settings.rate_limit_unavailable == "local" and shares is not None and shares < gateways:
-        raise ConfigError(
-            f"rate_limit_gateways is {shares}, but {gateways} gateways start here: set the number of"
-            " all gateways"
-        )
 
 
 def users_of(layout: Layout) -> Users:

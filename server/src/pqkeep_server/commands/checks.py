@@ -22,6 +22,7 @@ from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_check import (
     UnreachableError,
     check_database,
+    check_files,
     check_settings,
     settings_files,
 )
@@ -51,7 +52,8 @@ def _printable(text: str) -> str:
 def check_config(settings: SettingsOrData) -> None:
     """Check settings and environment as the process would, without starting it.
 
-    Databases on servers are connected to but not changed. The status is 75 if one does not respond. In
+    The files that the settings name are read, with the rights of the settings' owner. Databases on
+    servers are connected to but not changed. The status is 75 if one does not respond. In
     a data directory, the settings of the gateway, of every shard and of pqkeepd start are checked.
     """
     with (
@@ -62,6 +64,7 @@ def check_config(settings: SettingsOrData) -> None:
             checked = check_settings(file)
             if checked.link is not None:
                 checked.link.warn()
+            check_files(file)
             check_database(file)
             typer.echo(f"{file}: valid settings of the {checked.role}")
 
