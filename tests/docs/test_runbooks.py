@@ -19,21 +19,29 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.docs.test_operators_pages import replaced
+from tests.docs.runbooks import (
+    Shell,
+    diagnosis,
+    has_commands,
+    inline,
+    places_of,
+    scripts,
+    sections,
+)
 from tests.fixtures.installation import Installation
-from tests.fixtures.processes import free_port
+from tests.fixtures.mail_server import MailServer
+from tests.fixtures.processes import HOST, free_port
 from tests.fixtures.redis import running_valkey
 
 from pqkeep_gateway.access.credentials import read_pepper
+from pqkeep_protocol.link import Role
+from pqkeep_server.link_certificates import issue
 from pqkeep_server.settings_file import edited
 
 ROOT = Path(__file__).parents[2]
-SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
-FENCE = re.compile(r"^( *)```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
-Shell = Callable[[str, Mapping[str, str]], str]
 
 RUNBOOKS: Mapping[str, str] = {
-    "First look": "server/tests/test_doctor.py::",
+    "First look": "tests/docs/test_runbooks.py::test_a_root_key_is_lost",
     "A part is not ready": "tests/watchers/test_alerts.py::test_a_key_service_that_hangs",
     "Requests fail or are slow": "tests/watchers/test_alerts.py::test_slow_operations",
     "The gateway is lost": "tests/e2e/test_two_users.py::",
@@ -41,22 +49,22 @@ RUNBOOKS: Mapping[str, str] = {
     "The key service is lost": "tests/standby/test_fail_over.py::",
     "A database is lost": "tests/docs/test_runbooks.py::test_a_restore",
     "Valkey is lost": "tests/docs/test_runbooks.py::test_valkey_is_lost",
-    "A root key is lost": "server/tests/test_doctor.py::",
+    "A root key is lost": "tests/docs/test_runbooks.py::test_a_root_key_is_lost",
     "A root key is stolen": "tests/backup/test_root_key_sources.py::",
     "The pepper is lost": "tests/docs/test_runbooks.py::test_a_new_pepper",
     "A restore drill": "tests/docs/test_runbooks.py::test_a_restore",
     "A backup is missing": "tests/docs/test_runbooks.py::test_a_restore",
-    "Rotate everything": "tests/docs/test_every_snippet.py::test_renewal_in_order",
+    "Rotate everything": "tests/docs/test_runbooks.py::test_rotation",
     "An API key is stolen": "tests/docs/test_runbooks.py::test_credentials",
     "The only owner is locked out": "tests/docs/test_runbooks.py::test_the_only_owner",
     "Credentials are refused": "tests/docs/test_runbooks.py::test_clients_in_the_log",
     "A client runs away": "tests/docs/test_runbooks.py::test_clients_in_the_log",
     "A tenant reaches a limit": "tests/docs/test_runbooks.py::test_credentials",
     "Revoke an operator": "tests/docs/test_runbooks.py::test_credentials",
-    "The audit log refused an event": "tests/e2e/test_refused_events.py::",
-    "The audit log is behind": "tests/watchers/test_alerts.py::test_a_sink_that_is_gone",
-    "A witness does not cosign": "tests/witnesses/test_cosigned_log.py::",
-    "Mail is not delivered": "tests/faults/test_mail_server_outage.py::",
+    "The audit log refused an event": "tests/watchers/test_alerts.py::test_events_and_mails_that_stay",
+    "The audit log is behind": "tests/watchers/test_alerts.py::test_commits_that_fail",
+    "A witness does not cosign": "tests/watchers/test_alerts.py::test_a_witness",
+    "Mail is not delivered": "tests/docs/test_runbooks.py::test_mail_is_not_delivered",
     "A due change is not made": "tests/watchers/test_alerts.py::test_a_due_rotation",
     "A rule will deny operations": "tests/docs/test_runbooks.py::test_credentials",
     "A tenant's row was changed": "tests/docs/test_runbooks.py::test_a_new_pepper",
@@ -69,22 +77,6 @@ RUNBOOKS: Mapping[str, str] = {
 """Each section, and the test that causes its fault and follows it."""
 
 
-def sections() -> dict[str, str]:
-    """Return the sections by title."""
-    _, *parts = SECTION.split((ROOT / "docs" / "runbooks.md").read_text())
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def scripts(title: str, places: Mapping[str, str]) -> list[str]:
-    """Return a section's snippets, without commands of a service manager."""
-    found = []
-    for indentation, text in FENCE.findall(sections()[title]):
-        plain = re.sub(rf"^{indentation}", "", text, flags=re.MULTILINE)
-        kept = [line for line in plain.splitlines() if "systemctl" not in line]
-        found.append(replaced("\n".join([*kept, ""]), places))
-    return found
-
-
 def test_each_runbook_has_a_test() -> None:
     """Each section has a test in the table, and each of these tests exists."""
     assert list(sections()) == list(RUNBOOKS)
@@ -93,9 +85,12 @@ def test_each_runbook_has_a_test() -> None:
         assert f"def {name}" in (ROOT / file).read_text(), test
 
 
-def places_of(installation: Installation, **others: str) -> dict[str, str]:
-    """Return the page's placeholders with the values of an installation."""
-    return {r"\bDIR\b": str(installation.data), **{rf"\b{k}\b": v for k, v in others.items()}}
+@pytest.mark.parametrize("title", [title for title in RUNBOOKS if has_commands(title)])
+def test_the_tests_type_the_pages_commands(title: str) -> None:
+    """A section's snippets, and the commands in its text, are taken from the page by its test."""
+    source = (ROOT / RUNBOOKS[title].split("::")[0]).read_text()
+    assert not "".join(scripts(title, {})).strip() or f'scripts("{title}"' in source
+    assert not inline(title, {}) or f'inline("{title}"' in source
 
 
 def environment_of(installation: Installation) -> dict[str, str]:
@@ -186,6 +181,9 @@ def test_the_only_owner(installation: Installation, shell: Shell, tmp_path: Path
     fields = {"token": token, "password": secrets.token_hex(16)}
     second.post("/auth/accept-invitation", fields, status=201)
     shell(remove, environment_of(installation))
+    shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
+    (rotate,) = inline("The only owner is locked out", {**places, r"\bNAME\b": "ada"})
+    assert re.findall(r"pqo_\w+", shell(rotate, {}))
     again = installation.person(tenant.tenant_id, email="only@example.org")
     assert {member["email"] for member in again.get("/team/members")["members"]} == {
         "second@example.org",
@@ -201,9 +199,12 @@ def test_credentials(installation: Installation, shell: Shell) -> None:
     shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
     places = places_of(installation, NAME="ada", TENANT=tenant.tenant_id, VERSION="1")
     environment = environment_of(installation)
-    for title in ("A tenant reaches a limit", "A rule will deny operations", "Revoke an operator"):
-        for script in scripts(title, places):
-            said = shell(script, environment)
+    for script in (
+        *scripts("A tenant reaches a limit", places),
+        *scripts("A rule will deny operations", places),
+        *scripts("Revoke an operator", places),
+    ):
+        said = shell(script, environment)
     assert "ada" not in said
     for script in scripts("An API key is stolen", places):
         shell(script, environment)
@@ -287,6 +288,8 @@ def test_a_new_pepper(start: Callable[..., Installation], shell: Shell, tmp_path
     renewed = installation.caller((tmp_path / "tenant.key").read_text().strip())
     opened = renewed.post("/kem/decrypt", {**sealed, "algorithm": "Kyber768"})
     assert opened["plaintext"] == "AAAA"
+    (doctor,) = inline("The pepper is lost", places)
+    assert tenant.tenant_id not in shell(diagnosis(doctor), {})
 
 
 @pytest.mark.campaign
@@ -300,7 +303,9 @@ def test_valkey_is_lost(start: Callable[..., Installation], shell: Shell) -> Non
         operator = installation.operator()
         path = f"/tenants/{revoked.tenant_id}/api-keys/1"
         assert operator.ask("DELETE", path).is_success
-    (script,) = scripts("Valkey is lost", places_of(installation))
+    places = places_of(installation)
+    (script,), (doctor,) = scripts("Valkey is lost", places), inline("Valkey is lost", places)
+    assert "rate_limits" in shell(diagnosis(doctor), {})
     keys = f"{installation.base_url}/api/v1/kms/keys"
     assert status(keys, kept.api_key) == 503
     with running_valkey(port):
@@ -308,3 +313,77 @@ def test_valkey_is_lost(start: Callable[..., Installation], shell: Shell) -> Non
         wait_for(lambda: status(keys, kept.api_key) != 503)
         assert status(keys, kept.api_key) == 200
         assert status(keys, revoked.api_key) == 401
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_a_root_key_is_lost(start: Callable[..., Installation], shell: Shell) -> None:
+    """Doctor names the lost root key; the running key service gets a new one, which it starts with."""
+    installation = start()
+    demo = installation.demo()
+    demo.ask("POST", "/kms/keys/generate", {"algorithm": "Kyber768"})
+    sealed = demo.post("/kem/encrypt", {"plaintext": "AAAA"})
+    (installation.data / "keyservice" / "root.key").unlink()
+    places = places_of(installation)
+    (doctor,), (rotate,) = inline("First look", places), inline("A root key is lost", places)
+    assert inline("A root key is lost", {})[0] in scripted(
+        shell(diagnosis(doctor), {}), installation
+    )
+    shell(rotate, {})
+    installation.stop()
+    restarted = start(data=installation.data)
+    opened = restarted.demo().post("/kem/decrypt", {**sealed, "algorithm": "Kyber768"})
+    assert opened["plaintext"] == "AAAA"
+
+
+def scripted(said: str, installation: Installation) -> str:
+    """Return an output with the page's placeholder for the data directory."""
+    return said.replace(str(installation.data), "DIR")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_rotation(start: Callable[..., Installation], shell: Shell, tmp_path: Path) -> None:
+    """An operator's credential, the root key and the link's certificates are changed."""
+    installation = start()
+    shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
+    hosts = [(Role.GATEWAY, HOST), (Role.KEY_SERVICE, HOST)]
+    issue(tmp_path / "link", hosts, algorithm=None, days=90, renew=False)
+    certificate = tmp_path / "link" / "gateway" / "certificate.pem"
+    before = certificate.read_bytes()
+    places = {r"certificates DIR": "certificates link", **places_of(installation, NAME="ada")}
+    operator, root_key, certificates = inline("Rotate everything", places)
+    (credential,) = re.findall(r"pqo_\w+", shell(operator, {}))
+    shell(root_key, {})
+    shell(certificates, {})
+    assert certificate.read_bytes() != before
+    installation.stop()
+    restarted = start(data=installation.data)
+    assert restarted.caller(credential).ask("GET", "/tenants").is_success
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(300)
+def test_mail_is_not_delivered(
+    start: Callable[..., Installation], shell: Shell, mail_server: MailServer
+) -> None:
+    """A mail server that is away is named in the log; corrected settings are checked, and mail goes."""
+    smtp = {"host": HOST, "port": free_port(), "security": "none", "sender": "pqkeep@example.org"}
+    installation = start(settings={"mailbox": None, "smtp": smtp})
+    tenant = installation.new_tenant()
+    invitation = {"email": "ada@example.org", "role": "owner"}
+    path = f"/tenants/{tenant.tenant_id}/invitations"
+    installation.operator().post(path, invitation, status=201)
+    wait_for(lambda: "mail delivery will be tried again" in installation.output)
+    installation.stop()
+    settings = installation.data / "gateway" / "settings.toml"
+    mail_server.start()
+    right = {"smtp": {**smtp, "port": mail_server.port}}
+    settings.write_text(edited(settings.read_text(), right))
+    (check,) = scripts("Mail is not delivered", places_of(installation))
+    assert "valid settings of the gateway" in shell(check, {})
+    accounts = installation.data / "gateway" / "accounts.sqlite3"
+    with closing(sqlite3.connect(accounts)) as database, database:
+        database.execute("UPDATE outgoing_mail SET next_attempt_at_us = 0")
+    start(data=installation.data)
+    mail_server.wait_for_messages(1)

@@ -13,7 +13,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from tests.docs.conftest import shell
 
+__all__ = ["prometheus", "shell"]
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / ".interop" / "bin"
 PROGRAM = shutil.which("alerts", path=str(BUILT))

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from tests.docs.runbooks import Shell, diagnosis, inline, places_of, scripts
 from tests.docs.test_dashboard_and_alerts import alert_rules
 from tests.e2e.test_refused_events import LATE
 from tests.faults.conftest import gateway_process, until_healthy
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Callable[..., object])
 SHOWN: set[str] = set()
 """The alerts with a fault in this file."""
-WITHOUT_FAULT = frozenset({"PqkeepWitnessConflict"})
-"""Alerts without a fault here: tests/witnesses/test_fork.py makes the conflict."""
 EXPECTED = frozenset({"PqkeepNoBackup"})
 """The alerts of a new installation without a backup."""
 BUSY = frozenset({"PqkeepEventLoopLag", "PqkeepSlow"})
@@ -122,7 +121,7 @@ def change(installation: Installation, statement: str, *values: object) -> None:
 
 def test_each_alert_has_a_fault() -> None:
     """Each alert rule has a fault that it is shown to see."""
-    assert {rule["alert"] for rule in alert_rules()} == SHOWN | WITHOUT_FAULT
+    assert {rule["alert"] for rule in alert_rules()} == SHOWN
 
 
 @shows("PqkeepDown")
@@ -133,8 +132,11 @@ def test_a_gateway_that_ended(healthy: Installation, prometheus: Prometheus) -> 
 
 
 @shows("PqkeepNotReady", "PqkeepShardNotReady", "PqkeepServerErrors", "PqkeepAuditEventsDelayed")
-def test_a_key_service_that_hangs(healthy: Installation, prometheus: Prometheus) -> None:
+def test_a_key_service_that_hangs(
+    healthy: Installation, prometheus: Prometheus, shell: Shell
+) -> None:
     """A hanging key service is noticed, with the failed requests and the waiting events."""
+    (doctor,) = scripts("A part is not ready", places_of(healthy))
     headers = {"X-API-Key": healthy.ready["api_key"]}
     with (
         stopped(key_service_of(healthy)),
@@ -143,6 +145,7 @@ def test_a_key_service_that_hangs(healthy: Installation, prometheus: Prometheus)
         ) as client,
     ):
         prometheus.until("PqkeepNotReady", "PqkeepShardNotReady")
+        assert "key_service" in shell(diagnosis(doctor), {})
         operator = {"X-API-Key": healthy.ready["operator_key"]}
         tenant = {"name": "waits", "plan": "free"}
         client.post("/api/v1/tenants", json=tenant, headers=operator)
@@ -192,13 +195,17 @@ def test_a_late_event_loop(healthy: Installation, prometheus: Prometheus) -> Non
 
 
 @shows("PqkeepKeyServiceClock")
-def test_a_wrong_clock(healthy: Installation, prometheus: Prometheus) -> None:
-    """A key service's clock that differs from Prometheus's is noticed."""
+def test_a_wrong_clock(healthy: Installation, prometheus: Prometheus, shell: Shell) -> None:
+    """A key service's clock that differs from Prometheus's is noticed. No event was refused."""
     prometheus.until("PqkeepKeyServiceClock", ahead=30)
+    (refused,) = inline("A clock is wrong", places_of(healthy))
+    assert not shell(refused, {})
 
 
 @shows("PqkeepAuditEventsRefused", "PqkeepMailDelayed")
-def test_events_and_mails_that_stay(healthy: Installation, prometheus: Prometheus) -> None:
+def test_events_and_mails_that_stay(
+    healthy: Installation, prometheus: Prometheus, shell: Shell
+) -> None:
     """An event that the audit log refused, and an undelivered e-mail, are noticed."""
     change(
         healthy,
@@ -207,8 +214,9 @@ def test_events_and_mails_that_stay(healthy: Installation, prometheus: Prometheu
         LATE,
     )
     prometheus.until("PqkeepAuditEventsRefused")
-    words: list[str | Path] = [PQKEEPD, "refused-events", "--data", healthy.data, "--acknowledge"]
-    subprocess.run(words, check=True, capture_output=True)
+    listed, acknowledged = inline("The audit log refused an event", places_of(healthy))
+    assert "unreadable" in shell(listed, {})
+    shell(acknowledged, {})
     prometheus.until_silent("PqkeepAuditEventsRefused")
     shutil.rmtree(healthy.mailbox.folder)
     healthy.mailbox.folder.write_text("no folder")
@@ -309,10 +317,12 @@ def test_a_rule_with_a_date(healthy: Installation, prometheus: Prometheus) -> No
 
 
 @shows("PqkeepAuditCommitsFail")
-def test_commits_that_fail(healthy: Installation, prometheus: Prometheus) -> None:
+def test_commits_that_fail(healthy: Installation, prometheus: Prometheus, shell: Shell) -> None:
     """Audit records that cannot be written are noticed."""
+    (doctor,) = scripts("The audit log is behind", places_of(healthy))
     with limit_of("pqkeep_keyservice")(healthy):
         prometheus.until("PqkeepAuditCommitsFail", "PqkeepNotReady", do=partial(encrypt, healthy))
+        assert "keys_database" in shell(diagnosis(doctor), {})
 
 
 def encrypt(installation: Installation) -> int:
@@ -492,8 +502,10 @@ def watch_silent(prometheus: Prometheus, installation: Installation) -> None:
 
 
 @shows("PqkeepCertificateExpires")
-def test_a_certificate(layout: Layout, prometheus: Prometheus) -> None:
-    """A certificate that expires within two weeks is noticed; one for a month is not."""
+def test_a_certificate(
+    layout: Layout, prometheus: Prometheus, shell: Shell, tmp_path: Path
+) -> None:
+    """A certificate that expires within two weeks is noticed, until the page's commands renew it."""
     certificate = new_certificate(layout.gateway, "gateway", timedelta(days=30))
     files = {"tls_certificate": str(certificate.path), "tls_key": str(certificate.key)}
     settings = layout.gateway_settings.read_text()
@@ -503,6 +515,25 @@ def test_a_certificate(layout: Layout, prometheus: Prometheus) -> None:
         new_certificate(layout.gateway, "gateway", timedelta(days=10))
         os.kill(running.gateway, signal.SIGHUP)
         prometheus.until("PqkeepCertificateExpires")
+        address = urlsplit(str(running.client.base_url))
+        places = {
+            r"\bDIR/gateway/certificate.pem": str(certificate.path),
+            r"\bDIR/gateway/key.pem": str(certificate.key),
+            r"\bDIR\b": str(layout.directory),
+            r"\bHOST:PORT\b": f"{address.hostname}:{address.port}",
+            r"-o pqkeep-gateway -g pqkeep-gateway ": "",
+        }
+        look, replace, see = scripts("A certificate expired", places)
+        (doctor,) = inline("A certificate expired", places)
+        assert str(certificate.path) in shell(diagnosis(doctor), {})
+        before, after = shell(look, {}), new_certificate(tmp_path, "new", timedelta(days=90))
+        after.path.rename(tmp_path / "fullchain.pem")
+        after.key.rename(tmp_path / "privkey.pem")
+        shell(replace, {})
+        os.kill(running.gateway, signal.SIGHUP)
+        prometheus.until_silent("PqkeepCertificateExpires")
+        assert shell(see, {}).strip() in shell(look, {})
+        assert shell(look, {}) != before
 
 
 @shows("PqkeepLinkCertificateExpires")
@@ -521,15 +552,28 @@ def test_the_links_certificates(layout: Layout, prometheus: Prometheus) -> None:
         prometheus.until("PqkeepLinkCertificateExpires")
 
 
-@shows("PqkeepWitnessesAway")
-def test_a_witness_that_is_away(tmp_path: Path, prometheus: Prometheus) -> None:
-    """A witness that never cosigned is noticed."""
+@shows("PqkeepWitnessesAway", "PqkeepWitnessConflict")
+def test_a_witness(tmp_path: Path, prometheus: Prometheus, shell: Shell) -> None:
+    """A witness that never cosigned is noticed, and one that knows another history, until it ends."""
     witness, data = Witness(), tmp_path / "data"
     with serving(witness.add_checkpoint) as url:
         with_witness(data, url, witness.vkey)
         with running(tmp_path, data=data) as installation:
             prometheus.targets = (installation.ready["management_url"],)
             prometheus.until("PqkeepWitnessesAway")
+            demo = installation.demo()
+            witness.trust(demo.get("/audit/keys")["note_key"])
+            prometheus.until_silent("PqkeepWitnessesAway")
+            assert "PqkeepWitnessConflict" not in prometheus.active()
+            (origin,), (known,) = witness.trees.keys(), witness.trees.values()
+            witness.trees[origin] = known[0], bytes(32)
+            list_keys = partial(demo.get, "/kms/keys")
+            prometheus.until("PqkeepWitnessConflict", do=list_keys)
+            (doctor,) = inline("A witness does not cosign", places_of(installation))
+            assert "has cosigned another history" in shell(diagnosis(doctor), {})
+            witness.trees[origin] = known
+            list_keys()
+            prometheus.until_silent("PqkeepWitnessConflict")
 
 
 @shows("PqkeepNoActiveKeyService", "PqkeepKeyServiceTookOver")
