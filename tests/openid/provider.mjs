@@ -1,4 +1,5 @@
-// oidc-provider with one client, which signs in whoever says who they are:
+// oidc-provider with one client. It signs in anyone as who they say they are, and the part of their name
+// before a hyphen is a group:
 // node provider.mjs FOLDER ISSUER REDIRECT_URI SECRET, where the folder has node_modules.
 import { pathToFileURL } from "node:url";
 
@@ -11,7 +12,7 @@ const provider = new Provider(issuer, {
   conformIdTokenClaims: false, // claims are in the ID token, as most providers can be set to
   findAccount: (_, id) => ({
     accountId: id,
-    claims: () => ({ sub: id, email: `${id}@example.org`, email_verified: true, groups: ["authors"] }),
+    claims: () => ({ sub: id, email: `${id}@example.org`, email_verified: true, groups: ["authors", id.split("-")[0]] }),
   }),
   pkce: { required: () => true },
 });
