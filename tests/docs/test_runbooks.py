@@ -181,8 +181,8 @@ def test_the_only_owner(installation: Installation, shell: Shell, tmp_path: Path
     fields = {"token": token, "password": secrets.token_hex(16)}
     second.post("/auth/accept-invitation", fields, status=201)
     shell(remove, environment_of(installation))
-    shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
-    (rotate,) = inline("The only owner is locked out", {**places, r"\bNAME\b": "ada"})
+    shell(f"pqkeepd operator add grace --data {installation.data}\n", {})
+    (rotate,) = inline("The only owner is locked out", {**places, r"\bNAME\b": "grace"})
     assert re.findall(r"pqo_\w+", shell(rotate, {}))
     again = installation.person(tenant.tenant_id, email="only@example.org")
     assert {member["email"] for member in again.get("/team/members")["members"]} == {
@@ -349,7 +349,7 @@ def test_rotation(start: Callable[..., Installation], shell: Shell, tmp_path: Pa
     shell(f"pqkeepd operator add ada --data {installation.data}\n", {})
     hosts = [(Role.GATEWAY, HOST), (Role.KEY_SERVICE, HOST)]
     issue(tmp_path / "link", hosts, algorithm=None, days=90, renew=False)
-    certificate = tmp_path / "link" / "gateway" / "certificate.pem"
+    certificate = tmp_path / "link" / f"gateway-{HOST}" / "certificate.pem"
     before = certificate.read_bytes()
     places = {r"certificates DIR": "certificates link", **places_of(installation, NAME="ada")}
     operator, root_key, certificates = inline("Rotate everything", places)
@@ -369,7 +369,8 @@ def test_mail_is_not_delivered(
 ) -> None:
     """A mail server that is away is named in the log; corrected settings are checked, and mail goes."""
     smtp = {"host": HOST, "port": free_port(), "security": "none", "sender": "pqkeep@example.org"}
-    installation = start(settings={"mailbox": None, "smtp": smtp})
+    public_url = "https://keep.example.org"
+    installation = start(settings={"mailbox": None, "smtp": smtp, "public_url": public_url})
     tenant = installation.new_tenant()
     invitation = {"email": "ada@example.org", "role": "owner"}
     path = f"/tenants/{tenant.tenant_id}/invitations"
