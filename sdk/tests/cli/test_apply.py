@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import socket
 
     from sdk.tests.cli.conftest import Command, Ended
+    from tests.fixtures.installation import Installation
 
 Run = Callable[..., "Ended"]
 
@@ -265,6 +266,28 @@ def test_a_suspended_tenant(run: Run, operator: Client) -> None:
     wanted |= {"status": "active"}
     assert run("apply", stdin=declared(wanted)).status == 0
     assert run("apply", "--dry-run", stdin=declared(wanted)).out == b""
+
+
+def test_what_only_people_change_is_named(run: Run, installation: Installation) -> None:
+    """Rules and webhooks are counted as far as the API key may read them, and not changed."""
+    wanted = tenant(f"Acme {uuid4()}")
+    wanted["api_keys"][0]["scopes"] = "everything"
+    file = declared(wanted)
+    assert "cannot be in a file" not in run("apply", stdin=file).err
+    tenants = installation.operator().get("/tenants", name=wanted["name"])["tenants"]
+    owner = installation.person(tenants[0]["id"])
+    for name in ("first", "second"):
+        rule = {"algorithms": ["Kyber768"]}
+        assert owner.ask_proven("PUT", f"/rules/algorithms/{name}", rule).is_success
+    note = f"2 rules of {wanted['name']} cannot be in a file: owners and admins change them"
+    assert note in run("apply", "--dry-run", stdin=file).err
+    hook = {"name": "on-call", "url": "https://hooks.example.com/"}
+    owner.post_proven("/webhooks", hook, status=201)
+    shown = run("apply", "--dry-run", stdin=file)
+    note = f"2 rules and 1 webhook of {wanted['name']} cannot be in a file"
+    assert note in shown.err
+    assert (shown.status, shown.out) == (0, b"")
+    assert note in run("export-config", "--tenant", wanted["name"]).err
 
 
 def test_a_change_of_scopes_makes_a_new_api_key(

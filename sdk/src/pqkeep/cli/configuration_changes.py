@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID, uuid5
 
@@ -29,6 +29,7 @@ from pqkeep.cli.configuration_state import (
     Present,
     TenantState,
     api_key_identity,
+    left_to_people,
     member,
     path_of,
     read_api_keys,
@@ -164,9 +165,9 @@ class Changes:
                 conflicts += 1
                 if conflicts == MAX_CONFLICTS and not isinstance(error, Again):
                     raise end(error, action.what) from None
+                self.note("something does not fit what was read before; comparing again")
             except PqkeepError as error:
                 raise end(error, action.what) from None
-                self.note("something does not fit what was read before; comparing again")
             plan = self.plan()
         raise Refusal(
             "the configuration changes as fast as this command",
@@ -371,6 +372,20 @@ class _Comparison:
             state.sections["keyrings"] = {}
         else:
             read_keyrings(client, state)
+            if note := left_to_people(client, state, self._scopes(state)):
+                self._plan.notes.append(note)
+
+    def _scopes(self, state: TenantState) -> Any:
+        """Return the scopes of the API key that manages the tenant's keyrings."""
+        name = self._tenant.values.get("credential")
+        keys = self._tenant.values.get("api_keys", ())
+        declared = (key.values["scopes"] for key in keys if key.values["name"] == name)
+        present = (
+            key.values["scopes"]
+            for key in state.sections.get("api_keys", {}).values()
+            if key.values["name"] == name
+        )
+        return next(declared, None) or next(present, ())
 
     def _key_client(self, state: TenantState) -> "Client | None":
         """Return the client that manages the tenant's keyrings; None: it comes with an API key.

@@ -9,6 +9,7 @@ from pqkeep.cli.configuration_changes import OpenClient, key_file, shown
 from pqkeep.cli.configuration_schema import EVERYTHING, PUT, SECTIONS, VERSION, Values, folded
 from pqkeep.cli.configuration_state import (
     TenantState,
+    left_to_people,
     read_api_keys,
     read_keyrings,
     read_members,
@@ -78,10 +79,12 @@ def _tenant(
         read_members(client, state)
     except PermissionDeniedError:
         note(f"the members of {name} are left out: this credential may not see them")
-    credential, secret = _credential(state, store)
+    credential, secret, scopes = _credential(state, store)
     if secret is not None:
         with open_client(secret) as of_tenant:
             read_keyrings(of_tenant, state)
+            if left := left_to_people(of_tenant, state, scopes):
+                note(left)
     else:
         try:
             read_keyrings(client, state)
@@ -116,18 +119,18 @@ def _entry(section: str, values: Mapping[str, Any]) -> Values:
     }
 
 
-def _credential(state: TenantState, store: Store | None) -> tuple[str | None, str | None]:
-    """Return the name and the secret of a stored API key that can read keyrings, or None."""
+def _credential(state: TenantState, store: Store | None) -> tuple[str | None, str | None, Any]:
+    """Return name, secret and scopes of a stored API key that can read keyrings, or None."""
     if store is None:
-        return None, None
+        return None, None, ()
     for present in state.sections["api_keys"].values():
         name = present.values["name"]
         if name is None or not _reads_keyrings(present.values["scopes"]):
             continue
         secret = store.get(state.owner, key_file(name))
         if secret is not None and secret.endswith(present.last4):
-            return name, secret
-    return None, None
+            return name, secret, present.values["scopes"]
+    return None, None, ()
 
 
 def _reads_keyrings(scopes: Any) -> bool:

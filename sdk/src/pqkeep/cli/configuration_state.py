@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from pqkeep.cli.configuration_schema import (
     network,
 )
 from pqkeep.cli.secret_stores import Owner
-from pqkeep.errors import MalformedResponseError
+from pqkeep.errors import MalformedResponseError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -240,6 +241,31 @@ def read_members(client: "Client", tenant: TenantState) -> None:
             )
 
 
+def left_to_people(client: "Client", tenant: TenantState, scopes: Any) -> str:
+    """Return a note about rules and webhooks that the client can read; empty without any.
+
+    No API key and no operator may change them. ``client`` has the tenant's API key with these scopes.
+    """
+    found = []
+    with suppress(PermissionDeniedError):
+        if rules := len(client.rules.list().rules):
+            found.append(f"{rules} {'rule' if rules == 1 else 'rules'}")
+    if scopes == EVERYTHING or any(
+        set(scope) == {"operations"} and not _READS_WEBHOOKS.isdisjoint(scope["operations"])
+        for scope in scopes
+    ):
+        with suppress(PermissionDeniedError):
+            if webhooks := len(client.webhooks.list()):
+                found.append(f"{webhooks} {'webhook' if webhooks == 1 else 'webhooks'}")
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)} of {tenant.owner.name} cannot be in a file: owners and admins change"
+        " them in the portal"
+    )
+
+
+_READS_WEBHOOKS = frozenset({"*", "administer", "list-webhooks"})
 _KEYRING_FLAGS = ("deletion_allowed", "retired_public_keys_allowed", "derived")
 _KEYRING_NUMBERS = ("minimum_decryption_version", "minimum_encryption_version", "first_version")
 
