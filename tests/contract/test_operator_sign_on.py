@@ -287,6 +287,35 @@ def test_other_sites_begin_and_replay_nothing(operators: Operators) -> None:
     assert SESSION not in thief.cookies
 
 
+LIES: Mapping[str, tuple[dict[str, object], str]] = {
+    "groups as an object": ({"groups": {"root": True}}, "no-groups"),
+    "groups within groups": ({"groups": [["root"]]}, "no-groups"),
+    "a group as a number": ({"groups": [0, None, True]}, "no-groups"),
+    "a group with a space": ({"groups": ["root ", " root", "root\x00", "ROOT"]}, "no-role"),
+    "many groups": ({"groups": [f"group-{number}" for number in range(1000)]}, "no-role"),
+    "no text as subject": ({"sub": 7}, "provider"),
+    "a subject with a line end": ({"sub": "grace\noperator:root"}, "provider"),
+    "a long subject": ({"sub": "x" * 256}, "provider"),
+    "another audience": ({"aud": ["pqkeep", "other"], "groups": ["root"]}, "provider"),
+    "another nonce": ({"nonce": "other", "groups": ["root"]}, "provider"),
+    "an old token": ({"exp": 1, "groups": ["root"]}, "provider"),
+    "another issuer": ({"iss": "https://evil.example", "groups": ["root"]}, "provider"),
+}
+"""Claims of a provider that lies, and the reason of the refusal."""
+
+
+@pytest.mark.threat("hostile-identity-provider")
+@pytest.mark.parametrize("lie", LIES)
+def test_a_provider_that_lies_signs_no_operator_in(operators: Operators, lie: str) -> None:
+    """A claim of another type, group, person or client begins no session."""
+    claims, reason = LIES[lie]
+    browser = operators.browser()
+    response = operators.settled(browser, **claims)
+    assert response.headers["location"].endswith(f"/operator/sign-in?error={reason}")
+    assert SESSION not in browser.cookies
+    assert "Traceback" not in operators.installation.output
+
+
 @pytest.mark.parametrize("next_page", ["//evil.example", "https://evil.example", "/portal/../x"])
 def test_the_next_page_is_of_the_portal(operators: Operators, next_page: str) -> None:
     """The page after the sign-in leads to no other site."""
