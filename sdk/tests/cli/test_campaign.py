@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import sqlite3
 import time
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from sdk.tests.fault_proxy import Fault, FaultProxy, Seen, forwarded, refused
 
 from pqkeep import CampaignSource, CampaignTarget, Client, Scope
+from pqkeep.cli.stored import LARGEST
 from pqkeep.errors import PqkeepError
 from pqkeep.new_files import changeable
 
@@ -485,6 +487,56 @@ def test_nothing_replaces_data_but_a_ciphertext_of_the_target(
     assert made(command("campaign", "run", NAME, *data, "--output", "json"))["moved"] == 2
 
 
+def test_rows_of_other_types_than_their_columns(command: Command, campaign: Client) -> None:
+    """Values of any type, and texts that are not UTF-8, are their row's fault and stop no other row."""
+    folder = command.directory
+    texts = [campaign.kem.encrypt_to_envelope(TEXT).envelope for _ in range(5)]
+    damaged, huge = b"\xff\x80", 2 * LARGEST
+    with closing(sqlite3.connect(folder / "cards.db")) as own, own:
+        own.executescript(
+            "CREATE TABLE dates (at DATETIME PRIMARY KEY, value, bound);"
+            "CREATE TABLE prices (price NUMERIC(10, 2) PRIMARY KEY, value TEXT);"
+        )
+        insert = "INSERT INTO dates VALUES (?, ?, ?)"
+        rows: list[tuple[Any, Any, Any]] = [
+            *(("never", texts[0], None), (7, texts[1], None), (b"bytes", texts[2], None)),
+            *((1, 10**12, None), (2, bytes(huge), None), (3, texts[0], 10**12)),
+        ]
+        own.executemany(insert, rows)
+        undecodable = "INSERT INTO dates VALUES (cast(? AS TEXT), cast(? AS TEXT), NULL)"
+        own.executemany(undecodable, [(damaged, texts[0].encode()), (b"value", damaged)])
+        own.executemany("INSERT INTO prices VALUES (?, ?)", [(1.5, texts[3]), ("free", texts[4])])
+    place = ["--sql", f"sqlite:///{folder / 'cards.db'}", "--column", "value", "--table"]
+    run = ["campaign", "run", NAME, *place, "dates", "--associated-data-column", "bound"]
+    counted = made(command(*run, "--output", "json"))
+    assert (counted["moved"], counted["failed"], counted["left"]) == (3, 0, 0)
+    assert (counted["unreadable"], counted["not_pqkeep"]) == (3, 2)
+    moved = made(command("campaign", "run", NAME, *place, "prices", "--output", "json"))
+    assert moved["moved"] == 2
+    scan = ["campaign", "scan", NAME, *place, "dates", "--to", "scan.json"]
+    ended = command(*scan)
+    assert (ended.status, "is not UTF-8" in ended.err) == (0, True)
+
+
+def test_files_that_are_no_files(command: Command, campaign: Client) -> None:
+    """A pipe is refused at once. A place whose name would be cut needs a name of its own."""
+    folder = command.directory
+    (folder / "data").mkdir()
+    (folder / "data" / "envelope").write_text(campaign.kem.encrypt_to_envelope(TEXT).envelope)
+    os.mkfifo(folder / "data" / "pipe")
+    (folder / "data" / "loop").symlink_to(".")
+    ended = command("campaign", "run", NAME, "data/pipe")
+    assert (ended.status, "not a file or folder" in ended.err) == (2, True)
+    for name in (b"\xff".decode(errors="surrogateescape"), "two\nlines", "l" * 201):
+        (folder / name).mkdir()
+        ended = command("campaign", "scan", NAME, "data", name)
+        assert (ended.status, "--place NAME" in ended.err) == (2, True), name
+        assert not [*folder.glob("*.scan.json")]
+        scan = command("campaign", "scan", NAME, "data", name, "--place", "p", "--to", "-")
+        assert json.loads(scan.out)["left"] == 1, scan.err
+    assert made(command("campaign", "run", NAME, "data", "--output", "json"))["moved"] == 1
+
+
 PASSWORD = "horse-battery"  # noqa: S105 - of no server
 
 
@@ -572,7 +624,7 @@ def test_a_plan_is_created_shown_and_closed(command: Command, tenant: Client) ->
         assert part in known
     assert "Left: unknown" in known
     assert "for 7 days (observed): no" in known
-    assert "Canary: there was none." in known
+    assert "Canary: none yet." in known
     (command.directory / "old").write_text(
         tenant.kem.encrypt_to_envelope(TEXT, algorithm=KEM).envelope
     )

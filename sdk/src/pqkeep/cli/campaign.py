@@ -581,7 +581,10 @@ def _show_progress(found: "CampaignProgress") -> None:
 
     say(f"{plan.name} is {plan.state}: from {plan.sources} to {plan.target}.")
     typer.echo()
-    say(f"Moved (exact): {_counted(found.moved, 're-encryption')}, by the audit log.")
+    say(
+        f"Moved (exact): {_counted(found.moved, 're-encryption')}, by the audit log. "
+        "Scans show local files, which do not count here."
+    )
     if found.moved_by_version:
         rows = (
             CountRow(
@@ -609,7 +612,7 @@ def _show_progress(found: "CampaignProgress") -> None:
     say(f"Quiet for {days} (observed): {'yes' if found.is_quiet else 'no'}. {used}")
     typer.echo()
     if found.canary == "none":
-        say("Canary: there was none.")
+        say("Canary: none yet.")
         return
     until = as_json(found.canary_until, "seconds")
     refused = _counted(sum(uses.count for uses in found.refused), "refused use")
@@ -627,6 +630,16 @@ def _refused_row(uses: "RefusedUses") -> CountRow:
         count=uses.count,
         last_at=uses.last_at,
     )
+
+
+def _name_of_place(text: str) -> str:
+    """Return the name of a scanned place. Raises Refusal, because a cut name may be another's."""
+    if len(text) > LONGEST_PLACE or printable(text) != text:
+        raise Refusal(
+            f"the place's name is longer than {LONGEST_PLACE} characters, or has control characters",
+            "give it a short name: --place NAME",
+        )
+    return text
 
 
 def _counted(count: int, noun: str) -> str:
@@ -686,6 +699,7 @@ def scan(  # noqa: PLR0913 - an option each
         counts, progress = Counts(), Progress(invocation)
         named = Named(found, url, columns, wrapped_keys, is_written=False)
         with _place(named, campaign, invocation) as (opened, address):
+            named_place = _name_of_place(place or address)
 
             def look(entry: Any) -> bool:
                 counts.add(entry, plan)
@@ -700,7 +714,7 @@ def scan(  # noqa: PLR0913 - an option each
         rows = _rows(counts, plan)
         facts = {
             "campaign": name,
-            "place": (place or address)[:LONGEST_PLACE],
+            "place": named_place,
             "scanned_at": at,
             "left": sum(row.count for row in rows if row.state == "left"),
             "counts": rows,
@@ -717,7 +731,7 @@ def scan(  # noqa: PLR0913 - an option each
         digest = hashlib.sha256(data).hexdigest()
         client.campaigns.add_scan(
             name,
-            place=str(facts["place"]),
+            place=named_place,
             sha256=digest,
             scanned_at=at,
             counts=[

@@ -4,8 +4,9 @@ Names go through SQLAlchemy, which quotes them. Errors of the database are shown
 their texts may have data or a password.
 """
 
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -16,7 +17,7 @@ import sqlalchemy as sa
 
 from pqkeep import inputs
 from pqkeep.cli.failures import UNAVAILABLE, Refusal
-from pqkeep.cli.stored import KeyOfVersion, Stored, StoredKey, recognised, with_columns
+from pqkeep.cli.stored import LARGEST, KeyOfVersion, Stored, StoredKey, recognised, with_columns
 from pqkeep.cli.stores import PAGE, Columns, Entry, Look, New, Ref, Result, Swap
 from pqkeep.errors import UnreadableInputError
 from pqkeep.new_files import ByteLocks
@@ -26,6 +27,16 @@ _FETCHED = 128
 _LOCK_SECONDS = 60
 _ATTEMPTS = 3
 _BEHIND_ALL_DATA = 1 << 62
+_WITH_OCTET_LENGTH = frozenset({"postgresql", "mysql", "mariadb"})
+_AS_BYTES = "surrogateescape"
+"""How bytes that are not UTF-8 are kept in a text. Only SQLite has such texts."""
+_is_surrogate = re.compile("[\ud800-\udfff]").search
+
+
+class _AnyValue(sa.types.UserDefinedType[Any]):
+    """A value as the driver has it. A column of SQLite may have others than those of its type."""
+
+    cache_ok = True
 
 
 class Column:
@@ -59,6 +70,7 @@ class Column:
         self._beside = {name: self._named(column) for name, column in columns.of_key.items()}
         self._bound = {name: self._named(column) for name, column in columns.of_binding.items()}
         self._update = self._updating()
+        self._shown = self._unless_large()
         self.name = f"{self._address()}/{columns.table}.{columns.column}"
 
     def close(self) -> None:
@@ -188,9 +200,25 @@ class Column:
         return sa.update(self._table).where(*conditions).values(values)
 
     def _select(self) -> sa.Select[Any]:
-        columns = [*self._keys, self._column, *self._beside.values(), *self._bound.values()]
+        columns = [*self._keys, *self._shown, *self._beside.values(), *self._bound.values()]
         labelled = [column.label(f"pqkeep_{number}") for number, column in enumerate(columns)]
         return sa.select(*labelled)
+
+    def _unless_large(self) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]:
+        """Return the column's value, or NULL if it is too large for a ciphertext, and whether it is.
+
+        So a page of large values needs no memory. Some databases have no function for it.
+        """
+        column = self._column
+        kind = self._engine.dialect.name
+        if kind == "sqlite":
+            size = sa.func.length(sa.cast(column, sa.LargeBinary))
+        elif kind in _WITH_OCTET_LENGTH and isinstance(column.type, sa.String | sa.LargeBinary):
+            size = sa.func.octet_length(column)
+        else:
+            return column, sa.false()
+        is_large = sa.func.coalesce(size, 0) > LARGEST
+        return sa.case((is_large, sa.null()), else_=column), is_large
 
     def _after(self, last: Ref) -> sa.ColumnElement[bool]:
         (first, *more) = self._keys
@@ -201,29 +229,43 @@ class Column:
     def _entry(self, row: sa.Row[Any]) -> Entry:
         values = [*row]
         count = len(self._keys)
-        ref, value = tuple(values[:count]), values[count]
-        beside = dict(zip(self._beside, values[count + 1 :], strict=False))
-        bound = dict(zip(self._bound, values[count + 1 + len(beside) :], strict=True))
+        ref, value, is_large = tuple(values[:count]), *values[count : count + 2]
+        beside = dict(zip(self._beside, values[count + 2 :], strict=False))
+        bound = dict(zip(self._bound, values[count + 2 + len(beside) :], strict=True))
         named = zip(self._keys, ref, strict=True)
         name = ", ".join(f"{column.name}={part}" for column, part in named)
         entry = Entry(
             ref=ref,
             name=name,
             is_text=isinstance(value, str),
-            bound={name: _bytes(part) for name, part in bound.items() if part is not None},
             beside=beside,
         )
+        if is_large:
+            return replace(entry, data=b"\0")
+        if (problem := self._problem(entry, value, bound)) is not None:
+            return replace(entry, problem=problem)
         if value is None:
             return entry
-        if not isinstance(value, str | bytes | memoryview):
-            return replace(
-                entry, problem=f"the column has {type(value).__name__}, not text or bytes"
-            )
-        entry = replace(entry, data=_bytes(value))
+        bound = {name: _bytes(part) for name, part in bound.items() if part is not None}
+        entry = replace(entry, data=_bytes(value), bound=bound)
         try:
             return replace(entry, stored=self._stored(entry))
         except UnreadableInputError as error:
             return replace(entry, problem=error.what)
+
+    def _problem(self, entry: Entry, value: Any, bound: Mapping[str, Any]) -> str | None:
+        """Return the reason why a row cannot be moved, whatever its ciphertext is."""
+        if any(
+            isinstance(part, str) and _is_surrogate(part)
+            for part in (*entry.ref, *entry.beside.values())
+        ):
+            return "a key or a column of its key version is not UTF-8"
+        named = {self._column.name: value}
+        named |= {self._bound[name].name: part for name, part in bound.items()}
+        for name, part in named.items():
+            if not isinstance(part, str | bytes | memoryview | None):
+                return f"column {name} has {type(part).__name__}, not text or bytes"
+        return None
 
     def _stored(self, entry: Entry) -> Stored | None:
         data = entry.data or b""
@@ -253,13 +295,17 @@ class Column:
             raise Refusal(f"there is no table {name}", "name it with --table, as SCHEMA.TABLE")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", sa.exc.SAWarning)  # types that nothing here uses
-            return sa.Table(
+            found = sa.Table(
                 table,
                 sa.MetaData(),
                 schema=schema or None,
                 autoload_with=self._engine,
                 resolve_fks=False,
             )
+        if self._engine.dialect.name == "sqlite":
+            for column in found.columns:
+                column.type = _AnyValue()
+        return found
 
     def _key_columns(self, names: Sequence[str]) -> Sequence[sa.Column[Any]]:
         primary = [*self._table.primary_key.columns]
@@ -322,7 +368,7 @@ def _is_partial(index: Any) -> bool:
 
 
 def _bytes(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+    return value.encode(errors=_AS_BYTES) if isinstance(value, str) else bytes(value)
 
 
 def _engine(text: str) -> sa.Engine:
@@ -345,12 +391,20 @@ def _engine(text: str) -> sa.Engine:
         )
     options = {"timeout": _LOCK_SECONDS} if url.get_backend_name() == "sqlite" else {}
     try:
-        return sa.create_engine(url, hide_parameters=True, connect_args=options)
+        engine = sa.create_engine(url, hide_parameters=True, connect_args=options)
     except ModuleNotFoundError as error:
         raise Refusal(
             f"the driver {error.name} is not installed",
             "install it into the environment of pqkeep, or name another driver in --sql",
         ) from None
+    if url.get_backend_name() == "sqlite":
+        sa.event.listen(engine, "connect", _read_any_text)
+    return engine
+
+
+def _read_any_text(connection: Any, _: object) -> None:
+    """Let one text that is not UTF-8 be a fault of its row, not of the database."""
+    connection.text_factory = lambda data: data.decode(errors=_AS_BYTES)
 
 
 @contextmanager
@@ -358,7 +412,7 @@ def _database() -> Iterator[None]:
     """Turn errors of the database into Refusals. Their texts may have data and passwords."""
     try:
         yield
-    except sa.exc.SQLAlchemyError as error:
+    except (sa.exc.SQLAlchemyError, UnicodeError) as error:
         raise Refusal(
             f"the database fails: {_reason(error)}",
             "check the address, the password, and that the role may read and update the table",

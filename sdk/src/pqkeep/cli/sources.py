@@ -1,5 +1,6 @@
 """Where commands read: a file, or standard input."""
 
+import errno
 import os
 import stat
 import sys
@@ -7,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pqkeep.cli.failures import Refusal
@@ -104,8 +104,11 @@ class Source:
 
 
 @contextmanager
-def source(name: str, invocation: Invocation) -> Iterator[Source]:
-    """Open an input. Raises OSError."""
+def source(name: str, invocation: Invocation, *, only_regular: bool = False) -> Iterator[Source]:
+    """Open an input. Raises OSError.
+
+    ``only_regular`` refuses a pipe or device, without waiting for it.
+    """
     with ExitStack() as stack:
         if name == STANDARD:
             file = cast("BufferedReader", sys.stdin.buffer)
@@ -114,10 +117,19 @@ def source(name: str, invocation: Invocation) -> Iterator[Source]:
                     "pqkeep: reading standard input, which is this terminal: end it with Ctrl-D"
                 )
         else:
-            file = stack.enter_context(Path(name).open("rb"))
+            opener = _open_regular if only_regular else None
+            file = stack.enter_context(open(name, "rb", opener=opener))
         progress = Progress(_size(file), wanted=not invocation.quiet)
         stack.callback(progress.close)
         yield Source(file, progress)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "this is not a file", path)
+    return descriptor
 
 
 def whole(name: str, invocation: Invocation, limit: int, next_step: str) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -128,9 +129,11 @@ class Files:
     def __init__(
         self, paths: Sequence[str], invocation: Invocation, of_version: KeyOfVersion
     ) -> None:
-        """Take files and folders. Raises OSError if one does not exist."""
+        """Take files and folders. Raises Refusal for anything else, and OSError if one is absent."""
         for path in paths:
-            Path(path).stat()
+            mode = Path(path).stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise Refusal(f"{path} is not a file or folder", "name files, folders, or -")
         self._paths = paths
         self._invocation = invocation
         self._of_version = of_version
@@ -186,7 +189,7 @@ class Files:
             if not Path(path).is_dir():
                 yield path
                 continue
-            for folder, folders, names in os.walk(path, onerror=_raise):
+            for folder, folders, names in os.walk(path, onerror=partial(_raise_unless_gone, path)):
                 folders.sort()
                 for name in sorted(names):
                     file = os.path.join(folder, name)  # noqa: PTH118 - as the user named it
@@ -198,7 +201,7 @@ class Files:
         """Return a file's entry by its header. None if the file is gone."""
         entry = Entry(ref=path, name=path)
         try:
-            with source(path, self._invocation) as opened:
+            with source(path, self._invocation, only_regular=True) as opened:
                 if opened.first(len(inputs.LOCAL)).startswith(inputs.LOCAL):
                     return replace(entry, stored=local(opened, Form.LOCAL))
                 if BEGIN in opened.first(LONGEST_INTRODUCTION):
@@ -215,8 +218,10 @@ class Files:
             return replace(entry, problem=error.strerror or type(error).__name__)
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _raise_unless_gone(top: str, error: OSError) -> None:
+    """Raise the error of a folder, unless another program removed a folder below the top."""
+    if not isinstance(error, FileNotFoundError) or error.filename == top:
+        raise error
 
 
 class Lines:
