@@ -50,6 +50,9 @@ def _prepared(installation: Installation, host: str = "www") -> Client:
             "campaign": "cards",
         }
         tenant.post("/kem/re-encrypt", body)
+    scan = {"place": "cards", "sha256": "5f" * 32, "scanned_at": "2026-01-31T12:00:00Z"}
+    counts = [{"algorithm": "Kyber768", "key_version": 1, "count": 1}]
+    tenant.post("/campaigns/cards/scans", {**scan, "counts": counts}, status=201)
     rule = {
         "algorithms": ["X-Wing"],
         "warn_from": "2026-01-01T00:00:00Z",
@@ -119,6 +122,9 @@ def test_it_says_what_the_records_say(saved: Path) -> None:
     text = (saved / "report.md").read_text()
     assert "2 ciphertexts moved from default/Kyber768/1 to default/ML-KEM-1024/1" in text
     assert "0 of 1 keys elsewhere are moved" in text
+    assert (
+        "the newest scan of cards, by api-key:1 at 2026-01-31T12:00:00.000Z, states that 1" in text
+    )
     assert saved.stat().st_mode & 0o077 == 0
 
 
@@ -231,6 +237,14 @@ def _another_target(campaigns: Json) -> None:
     campaigns["campaigns"][0]["target"]["algorithm"] = "X-Wing"
 
 
+def _another_scan(campaigns: Json) -> None:
+    campaigns["campaigns"][0]["left"]["scans"][0]["sha256"] = "60" * 32
+
+
+def _fewer_left(campaigns: Json) -> None:
+    campaigns["campaigns"][0]["left"]["count"] = 0
+
+
 def _an_invented_rule(rules: Json) -> None:
     rules["rules"].append(
         {
@@ -321,6 +335,8 @@ def _two_components(cbom: Json) -> None:
         ("external.json", _another_owner, "edited", "the source tls"),
         ("external.json", _all_moved, "edited", "the source tls"),
         ("external.json", _no_source, "missing", "the source tls"),
+        ("campaigns.json", _another_scan, "inserted", "no record has the scan of cards"),
+        ("campaigns.json", _fewer_left, "wrong-number", "say 1 left, not 0"),
         ("campaigns.json", _another_target, "edited", "the campaign cards"),
         ("rules.json", _an_invented_rule, "edited", "the rules are not those"),
         ("rules.json", _another_date, "edited", "the rules are not those of record"),

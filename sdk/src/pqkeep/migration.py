@@ -100,7 +100,7 @@ def _save(client: Client, folder: Path, since: datetime, signed_by: str | None) 
     parts: dict[str, Json] = {
         INVENTORY: {"pages": list(_pages(client, since))},
         RULES: _data(client, "/rules/algorithms"),
-        CAMPAIGNS: _data(client, "/campaigns"),
+        CAMPAIGNS: {"campaigns": list(_campaigns(client))},
         EXTERNAL: {"sources": list(_sources(client))},
     }
     _save_cbom(client, folder, signed_by)
@@ -136,6 +136,13 @@ def _pages(client: Client, since: datetime) -> Iterator[Json]:
             return
         after = page["next"]
     raise MalformedResponseError("the pages of the inventory do not end", field="next")
+
+
+def _campaigns(client: Client) -> Iterator[Json]:
+    """Yield each campaign with its scans. Its moves are counted from the records."""
+    for campaign in _data(client, "/campaigns")["campaigns"]:
+        progress = _data(client, f"/campaigns/{in_path(campaign['name'])}")
+        yield {**{name: progress[name] for name in campaign}, "left": progress["left"]}
 
 
 def _sources(client: Client) -> Iterator[Json]:

@@ -89,6 +89,8 @@ class Tally:
     rule_changes: list[Json] = field(default_factory=list)
     campaigns: dict[str, Json] = field(default_factory=dict)
     """The newest record of each campaign's definition."""
+    scans: set[tuple[str, str, str]] = field(default_factory=set)
+    """Campaign, principal and policy of each record of a scan. The policy has the file's digest."""
     external: dict[str, Json | None] = field(default_factory=dict)
     """The newest import of each source; None if the rule was removed later."""
     moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -172,8 +174,8 @@ def _add_change(tally: Tally, record: Json) -> None:
     if operation in _CHANGES_RULES:
         tally.rules = record
         tally.rule_changes.append(record)
-    elif operation == "put-campaign":
-        tally.campaigns[record["campaign"]] = record
+    elif operation in {"put-campaign", "add-campaign-scan"}:
+        _add_campaign(tally, record)
     elif operation in {"import-external-keys", "remove-external-keys"}:
         found = _is_source(record["target"] or "")
         if found:
@@ -188,8 +190,18 @@ def _add_change(tally: Tally, record: Json) -> None:
         tally.people.append(record)
 
 
+def _add_campaign(tally: Tally, record: Json) -> None:
+    if record["operation"] == "put-campaign":
+        tally.campaigns[record["campaign"]] = record
+    else:
+        tally.scans.add((record["campaign"], record["principal"], record["policy"]))
+
+
 _APPROVALS = frozenset(
-    {*_CHANGES_RULES, "put-campaign", "close-campaign", "schedule-archive", "disable-key"}
+    {
+        *(*_CHANGES_RULES, "put-campaign", "close-campaign", "schedule-archive", "disable-key"),
+        *("begin-canary", "end-canary"),
+    }
 )
 
 
@@ -449,6 +461,19 @@ class _Check:
             elif record["policy"] != f"sha256-{digest}":
                 message = f"the campaign {name} is not that of record {record['id']}"
                 self.fail(Kind.EDITED, CAMPAIGNS, message, record["id"])
+            self._check_scans(name, campaign["left"], tally)
+
+    def _check_scans(self, name: str, left: Json, tally: Tally) -> None:
+        """Require a record of each scan, and their sum."""
+        scans = left["scans"]
+        for scan in scans:
+            if (name, scan["principal"], f"sha256-{scan['sha256']}") not in tally.scans:
+                message = f"no record has the scan of {scan['place']} for the campaign {name}"
+                self.fail(Kind.INSERTED, CAMPAIGNS, message)
+        total = sum(scan["left"] for scan in scans) if scans else None
+        if left["count"] != total:
+            message = f"the scans of the campaign {name} say {total} left, not {left['count']}"
+            self.fail(Kind.WRONG_NUMBER, CAMPAIGNS, message)
 
     def check_external(self, external: Json, tally: Tally) -> None:
         """Compare each list of keys elsewhere with the digest in its newest import."""
@@ -724,6 +749,10 @@ def _counted(pages: Sequence[Json]) -> int:
     return min((page["as_of"]["size"] for page in pages), default=0)
 
 
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
 def text_of(manifest: Json, parts: Mapping[str, Json], tally: Tally) -> str:
     """Return the report's page of text."""
     keys = [key for page in parts[INVENTORY]["pages"] for key in page["keys"]]
@@ -752,11 +781,11 @@ def text_of(manifest: Json, parts: Mapping[str, Json], tally: Tally) -> str:
             for rule in parts[RULES]["rules"]
         ),
         *(
-            f"- {principal} was refused {number} times by {rule}: {operation} with {key}"
+            f"- {principal} was refused {_times(number)} by {rule}: {operation} with {key}"
             for (rule, principal, operation, key), number in sorted(tally.denied.items())
         ),
         *(
-            f"- {principal} was warned {number} times by {rule}: {operation} with {key}"
+            f"- {principal} was warned {_times(number)} by {rule}: {operation} with {key}"
             for (rule, principal, operation, key), number in sorted(tally.warned.items())
         ),
         "",
@@ -765,6 +794,12 @@ def text_of(manifest: Json, parts: Mapping[str, Json], tally: Tally) -> str:
         *(
             f"- {campaign}: {number} ciphertexts moved from {source} to {target}"
             for (campaign, source, target), number in sorted(tally.moved.items())
+        ),
+        *(
+            f"- {campaign['name']}: the newest scan of {scan['place']}, by {scan['principal']} at "
+            f"{scan['scanned_at']}, states that {scan['left']} are left"
+            for campaign in parts[CAMPAIGNS]["campaigns"]
+            for scan in campaign["left"]["scans"]
         ),
         "",
         "## What is proven",
