@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.api.campaigns import CampaignData, CanaryState
+from pqkeep_gateway.api.campaign_data import CampaignData, CanaryState
 from pqkeep_gateway.api.inventory import InventoryData, InventoryKeyData, RuleAssessment
 from pqkeep_gateway.api.rules import PROFILES, PreviewData, Profile, RuleData
 from pqkeep_gateway.http.text import timestamp
