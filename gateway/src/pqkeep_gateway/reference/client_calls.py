@@ -183,6 +183,9 @@ CALLS: Mapping[str, ClientCall] = {
     "resend_webhook_delivery": ClientCall(
         "webhooks.resend", _shown("sent"), ("webhook", "delivery")
     ),
+    "list_workloads": ClientCall(
+        "workloads.roles", "for role in {}:\n    print(role.name, role.valid_keys)", _TENANT
+    ),
     "create_tenant": ClientCall("tenants.create", _shown("tenant"), ("name",), _same("plan")),
     "get_usage": ClientCall("usage.get", _shown("usage"), (), _same("period", "tenant_id")),
     "list_tenants": ClientCall(
