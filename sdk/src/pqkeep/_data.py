@@ -18,12 +18,19 @@ def json_object(value: object) -> dict[str, object] | None:
 
 
 def strict_json(text: str | bytes | bytearray) -> object:
-    """Return the value of a JSON text. Raises ValueError, for example for a repeated name."""
+    """Return the value of a JSON text in UTF-8. Raises ValueError, for example for a repeated name."""
     try:
-        return cast("object", json.loads(text, object_pairs_hook=_object))
+        decoded = text if isinstance(text, str) else text.decode()
+        return cast(
+            "object", json.loads(decoded, object_pairs_hook=_object, parse_constant=_not_json)
+        )
     except RecursionError:
         pass
     raise ValueError("nested too deeply")
+
+
+def _not_json(text: str) -> object:
+    raise ValueError(f"{text} is not JSON")  # Python's own reader accepts NaN and Infinity
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
