@@ -2,6 +2,7 @@ package pqkeep
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -117,61 +119,100 @@ func canonical(value any) any {
 	return value
 }
 
-// fill decodes data, and returns the first field that is missing or malformed, or an empty text.
+var (
+	binaryType = reflect.TypeFor[[]byte]()
+	rawType    = reflect.TypeFor[json.RawMessage]()
+	timeType   = reflect.TypeFor[time.Time]()
+)
+
+// fill decodes JSON into what a pointer points to. It returns the first field that is missing or
+// malformed, "data" for the whole, or an empty text. encoding/json would match names without regard to
+// case, leave missing fields zero, and accept base64 with line breaks.
 func fill(data json.RawMessage, result any) string {
-	if field := missing(data, reflect.TypeOf(result)); field != "" {
-		return field
-	}
-	err := json.Unmarshal(data, result)
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return wrong.Field
-	}
-	if err != nil {
+	field, isRead := decode(data, reflect.ValueOf(result).Elem())
+	if !isRead && field == "" {
 		return "data"
 	}
-	return ""
+	return field
 }
 
-// missing returns the first field of a type that data lacks, or an empty text. encoding/json would
-// leave it at its zero value.
-func missing(data json.RawMessage, kind reflect.Type) string {
-	for kind.Kind() == reflect.Pointer {
-		kind = kind.Elem()
-	}
+// decode returns the field of an object that is malformed, or an empty text if the value is no object.
+func decode(data json.RawMessage, target reflect.Value) (field string, isRead bool) {
+	kind := target.Type()
+	isNull := string(data) == "null"
 	switch {
-	case kind.Kind() == reflect.Slice && kind.Elem().Kind() == reflect.Struct:
+	case kind == rawType:
+		target.SetBytes(data)
+		return "", true
+	case kind == binaryType:
+		var text string
+		if isNull || json.Unmarshal(data, &text) != nil || strings.ContainsAny(text, "\r\n") {
+			return "", false
+		}
+		decoded, err := base64.StdEncoding.Strict().DecodeString(text)
+		target.SetBytes(decoded)
+		return "", err == nil
+	case kind.Kind() == reflect.Interface:
+		return "", json.Unmarshal(data, target.Addr().Interface()) == nil
+	case isNull:
+		return "", kind.Kind() == reflect.Pointer
+	case kind.Kind() == reflect.Pointer:
+		target.Set(reflect.New(kind.Elem()))
+		return decode(data, target.Elem())
+	case kind.Kind() == reflect.Slice:
 		var members []json.RawMessage
 		if json.Unmarshal(data, &members) != nil {
-			return "data"
+			return "", false
 		}
-		for _, member := range members {
-			if field := missing(member, kind.Elem()); field != "" {
-				return field
+		target.Set(reflect.MakeSlice(kind, len(members), len(members)))
+		for place, member := range members {
+			if field, isRead := decode(member, target.Index(place)); !isRead {
+				return field, false
 			}
 		}
-	case kind.Kind() == reflect.Struct && kind.Name() != "Time":
+		return "", true
+	case kind.Kind() == reflect.Map:
 		var members map[string]json.RawMessage
 		if json.Unmarshal(data, &members) != nil {
-			return "data"
+			return "", false
 		}
-		for place := range kind.NumField() {
-			field := kind.Field(place)
-			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
-			value, isThere := members[name]
-			if name == "" || name == "-" {
-				continue
+		target.Set(reflect.MakeMapWithSize(kind, len(members)))
+		for name, member := range members {
+			value := reflect.New(kind.Elem()).Elem()
+			if _, isRead := decode(member, value); !isRead {
+				return name, false
 			}
-			if !isThere || string(value) == "null" {
-				if options == "" && field.Type.Kind() != reflect.Pointer && field.Type.Kind() != reflect.Interface {
-					return name
-				}
-				continue
+			target.SetMapIndex(reflect.ValueOf(name).Convert(kind.Key()), value)
+		}
+		return "", true
+	case kind.Kind() == reflect.Struct && kind != timeType:
+		return decodeFields(data, target)
+	}
+	return "", json.Unmarshal(data, target.Addr().Interface()) == nil
+}
+
+func decodeFields(data json.RawMessage, target reflect.Value) (field string, isRead bool) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(data, &members) != nil {
+		return "", false
+	}
+	for place := range target.NumField() {
+		described := target.Type().Field(place)
+		name, options, _ := strings.Cut(described.Tag.Get("json"), ",")
+		value, isThere := members[name]
+		if name == "" || name == "-" {
+			continue
+		}
+		if !isThere || string(value) == "null" {
+			kind := described.Type.Kind()
+			if options == "" && kind != reflect.Pointer && kind != reflect.Interface {
+				return name, false
 			}
-			if wrong := missing(value, field.Type); wrong != "" {
-				return name
-			}
+			continue
+		}
+		if _, isRead := decode(value, target.Field(place)); !isRead {
+			return name, false
 		}
 	}
-	return ""
+	return "", true
 }

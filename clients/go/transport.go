@@ -255,9 +255,9 @@ func place(response *http.Response) string {
 
 // An envelope is the form of every response.
 type envelope struct {
-	Data      json.RawMessage `json:"data"`
-	Error     json.RawMessage `json:"error"`
-	RequestID json.RawMessage `json:"request_id"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	Error     json.RawMessage `json:"error,omitempty"`
+	RequestID json.RawMessage `json:"request_id,omitempty"`
 }
 
 // take returns the error of an error response, or reads the result.
@@ -275,12 +275,12 @@ func (c *call) take(response *http.Response, body []byte) *Error {
 		return nil
 	}
 	var said struct {
-		Code    string `json:"error_code"`
-		Message string `json:"message"`
-		Field   string `json:"field"`
+		Code    string `json:"error_code,omitempty"`
+		Message string `json:"message,omitempty"`
+		Field   string `json:"field,omitempty"`
 	}
 	var outer envelope
-	if strictJSON(body) == nil && json.Unmarshal(body, &outer) == nil && json.Unmarshal(outer.Error, &said) != nil {
+	if strictJSON(body) == nil && fill(body, &outer) == "" && fill(outer.Error, &said) != "" {
 		said.Code = ""
 	}
 	kind, isKnown := kindsByStatus[response.StatusCode]
@@ -315,7 +315,7 @@ func (c *call) take(response *http.Response, body []byte) *Error {
 // decode reads the data of a response.
 func (c *call) decode(body []byte, result any) error {
 	var outer envelope
-	if strictJSON(body) != nil || json.Unmarshal(body, &outer) != nil || !isObject(outer.Data) {
+	if strictJSON(body) != nil || fill(body, &outer) != "" || !isObject(outer.Data) {
 		return malformed("the response is not from pqkeep", "")
 	}
 	if field := differs(c.body, c.request.Query, outer.Data); field != "" {

@@ -86,9 +86,9 @@ export class Client {
     ...args: Arguments<O, CallOptions>
   ): Promise<With<O, Name>> {
     const data = await this.call(operation, ...args);
-    const field = names.find((name) => own(data as JsonObject, name) === undefined);
+    const field = names.find((name) => (own(data as JsonObject, name) ?? undefined) === undefined);
     if (field !== undefined) {
-      throw new PqkeepError("malformed-response", "a field of the response is missing", { field });
+      throw new PqkeepError("malformed-response", "a field of the response is missing or malformed", { field });
     }
     return data as With<O, Name>;
   }
