@@ -77,13 +77,17 @@ from tests.fixtures.token_platform import AUDIENCE, Platform
 from pqkeep import PqkeepError, local
 
 CASES = Path(__file__).with_name("cases.json")
-INTEROP = Path(__file__).parents[2] / ".interop"
+HOSTILE = Path(__file__).with_name("hostile.json")
+"""Responses that are no HTTP, or never end. Each may use a processor until the client's deadline."""
+ROOT = Path(__file__).parents[2]
+INTEROP = ROOT / ".interop"
 RUNNERS: Mapping[str, Sequence[str | Path]] = {
     "python": (sys.executable, Path(__file__).with_name("python_runner.py")),
     "go": (INTEROP / "bin/pqkeep-go",),
+    "typescript": ("node", ROOT / "clients/typescript/build/test/suite/node.js"),
 }
-"""The command of each language's runner. ``make interop`` builds all but Python's."""
-VECTORS = Path(__file__).parents[2] / "sdk/tests/local/vectors.json"
+"""The command of each language's runner. ``make interop`` builds the last word of all but Python's."""
+VECTORS = ROOT / "sdk/tests/local/vectors.json"
 RUN_SECONDS = 120
 LARGEST = 128 * 1024 * 1024
 """The most bytes of an endless response that a client may read."""
@@ -289,6 +293,8 @@ class Suite:
             return endless(status)
         if kind == "replaced":
             return replaced(said["fields"])
+        if kind == "raw":
+            return raw(said["head"].encode(), said.get("repeated", "").encode())
         assert kind == "respond", kind
         if "code" in said:
             error = {"error_code": said["code"], "message": "no", "field": said.get("field")}
@@ -373,6 +379,18 @@ def endless(status: int) -> Fault:
     return fault
 
 
+def raw(head: bytes, repeated: bytes) -> Fault:
+    """Return a fault: these bytes, and then others again and again until the client hangs up."""
+
+    def fault(proxy: FaultProxy, client: socket.socket, seen: Seen) -> None:
+        client.sendall(head)
+        piece = repeated * (1024 * 1024 // max(len(repeated), 1))
+        for _ in range(LARGEST // len(piece) if piece else 0):
+            client.sendall(piece)
+
+    return fault
+
+
 def replaced(fields: Mapping[str, Any]) -> Fault:
     """Return a fault: fields of the response's data have other values."""
 
@@ -416,6 +434,8 @@ def expanded(value: Any) -> Any:
 
 def has(value: Any, wanted: Any) -> bool:
     """Return True if a value is as expected. It may have more fields. ``null`` accepts absence."""
+    if isinstance(wanted, dict) and wanted.keys() == {"one_of"}:
+        return value in wanted["one_of"]
     if isinstance(wanted, dict):
         return isinstance(value, dict) and all(
             has(value.get(name), member) for name, member in wanted.items()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.clients.driver import RUNNERS, WRITING, Suite, new_tenant, reading
+from tests.clients.driver import HOSTILE, RUNNERS, WRITING, Suite, new_tenant, reading
 from tests.fixtures.installation import Installation
 
-BUILT = [name for name, (program, *_) in RUNNERS.items() if Path(program).exists()]
+BUILT = [name for name, (*_, program) in RUNNERS.items() if Path(program).exists()]
 pytestmark = [
     pytest.mark.campaign,
     pytest.mark.skipif(len(BUILT) < 2, reason="make interop builds the other programs"),
@@ -20,6 +21,13 @@ pytestmark = [
 def test_behaviour(installation: Installation, tmp_path: Path, language: str) -> None:
     """Results, errors, retries and requests of each case are those of the Python client."""
     with Suite(installation, tmp_path) as suite:
+        assert suite.failures(suite.run(RUNNERS[language])) == {}
+
+
+@pytest.mark.parametrize("language", BUILT)
+def test_hostile_bytes(installation: Installation, tmp_path: Path, language: str) -> None:
+    """A response that is no HTTP, or never ends, is an error of pqkeep within the deadline."""
+    with Suite(installation, tmp_path, json.loads(HOSTILE.read_text())) as suite:
         assert suite.failures(suite.run(RUNNERS[language])) == {}
 
 

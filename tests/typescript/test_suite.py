@@ -1,6 +1,6 @@
-"""The TypeScript client passes the behaviour suite in Node, in Deno and in a browser.
+"""The TypeScript client passes the behaviour suite in Deno and in a browser.
 
-``make interop`` builds it.
+``make interop`` builds it. ``tests/clients/test_languages.py`` runs the suite in Node.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.clients.driver import Suite
+from tests.clients.driver import RUNNERS, Suite
 from tests.fixtures.browser import Visit
 from tests.fixtures.installation import Installation
 from tests.typescript.description import CLIENT
 
 BUILT = CLIENT / "build"
 MODULES = CLIENT / "node_modules"
-NODE_RUNNER = BUILT / "test/suite/node.js"
+NODE_RUNNER = Path(RUNNERS["typescript"][-1])
 DENO = MODULES / ".bin/deno"
 NOBLE = ("ciphers", "curves", "hashes", "post-quantum")
 PAGE = "<!doctype html><meta charset=utf-8><script type=importmap>{}</script>{}"
@@ -24,12 +24,6 @@ pytestmark = [
     pytest.mark.campaign,
     pytest.mark.skipif(not NODE_RUNNER.exists(), reason="make interop builds it"),
 ]
-
-
-def test_node(installation: Installation, tmp_path: Path) -> None:
-    """Each case of the suite passes in Node."""
-    with Suite(installation, tmp_path) as suite:
-        assert suite.failures(suite.run(["node", NODE_RUNNER])) == {}
 
 
 def test_deno(installation: Installation, tmp_path: Path) -> None:
