@@ -1,8 +1,11 @@
 // CMS by Bouncy Castle: Cms COMMAND KEY INPUT OUTPUT, all files in DER. test_clients.py runs it.
+// Cms generate ALGORITHM PRIVATE PUBLIC makes a key.
 
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyFactory;
+import java.security.KeyPair;
+import java.security.KeyPairGenerator;
 import java.security.MessageDigest;
 import java.security.PrivateKey;
 import java.security.PublicKey;
@@ -36,6 +39,10 @@ public final class Cms {
 
   public static void main(String[] arguments) throws Exception {
     Security.addProvider(BC);
+    if (arguments[0].equals("generate")) {
+      generate(arguments[1], Path.of(arguments[2]), Path.of(arguments[3]));
+      return;
+    }
     byte[] key = Files.readAllBytes(Path.of(arguments[1]));
     byte[] input = Files.readAllBytes(Path.of(arguments[2]));
     byte[] output = switch (arguments[0]) {
@@ -47,6 +54,12 @@ public final class Cms {
       default -> throw new IllegalArgumentException(arguments[0]);
     };
     Files.write(Path.of(arguments[3]), output);
+  }
+
+  private static void generate(String algorithm, Path secret, Path open) throws Exception {
+    KeyPair pair = KeyPairGenerator.getInstance(algorithm, BC).generateKeyPair();
+    Files.write(secret, pair.getPrivate().getEncoded());
+    Files.write(open, pair.getPublic().getEncoded());
   }
 
   private static byte[] encrypt(byte[] key, byte[] data) throws Exception {
