@@ -110,6 +110,14 @@ var kindsByStatus = map[int]Kind{
 	500: ErrInternal, 502: ErrBadGateway, 503: ErrOutOfService, 504: ErrGatewayTimeout,
 }
 
+var kindsOfItems = map[string]Kind{
+	"ERR_INVALID_001": ErrInvalidRequest, "ERR_AUTH_001": ErrAuthentication,
+	"ERR_FORBIDDEN_001": ErrPermissionDenied, "ERR_NOT_FOUND_001": ErrNotFound,
+	"ERR_CONFLICT_001": ErrConflict, "ERR_RATE_LIMIT_001": ErrRateLimit,
+	"ERR_INTERNAL_001": ErrInternal, "ERR_BAD_GATEWAY_001": ErrBadGateway,
+	"ERR_SERVICE_001": ErrOutOfService, "ERR_TIMEOUT_001": ErrGatewayTimeout,
+}
+
 func (k Kind) isRetried() bool { return k == ErrRateLimit || families[k] == ErrUnavailable }
 
 // An Error is any failure of the service, the connection or the client. It has no API key, no

@@ -415,3 +415,96 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error)  { return 0, f.err }
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// An export is complete only if its last line is an end line, and is not repeated once it is begun.
+func TestExports(t *testing.T) {
+	end := `{"type":"end","records":2}` + "\n"
+	for body, records := range map[string]int{
+		"{}\n" + end:              2,
+		end + "{}\n" + end:        4,
+		"":                        -1,
+		"{}\n":                    -1,
+		end + "{}\n":              -1,
+		end[:len(end)-1]:          -1,
+		`{"type":"end"}` + "\n":   -1,
+		`{"a":` + end:             -1,
+		end[:len(end)-2] + ",}\n": -1,
+	} {
+		requests := 0
+		client := serve(t, func(response http.ResponseWriter, request *http.Request) {
+			requests++
+			for _, letter := range []byte(body) { // in pieces
+				response.Write([]byte{letter})
+				response.(http.Flusher).Flush()
+			}
+		})
+		var target bytes.Buffer
+		count, err := client.Audit.Export(t.Context(), &target, api.ExportAuditLogQuery{})
+		if target.String() != body || requests != 1 {
+			t.Fatalf("%q: %q, %d requests", body, target.String(), requests)
+		}
+		if records >= 0 && (err != nil || count != records) {
+			t.Fatalf("%q: %d records, %v", body, count, err)
+		}
+		if records < 0 {
+			wants(t, err, ErrMalformedResponse)
+		}
+	}
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		requests++
+		response.Header().Set("Content-Length", "1000")
+		fmt.Fprint(response, "{}\n")
+	}))
+	t.Cleanup(server.Close)
+	client, err := New(Config{URL: server.URL, APIKey: testKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Audit.Export(t.Context(), io.Discard, api.ExportAuditLogQuery{})
+	if wants(t, err, ErrConnectionFailed); requests != 1 {
+		t.Fatalf("%d requests", requests)
+	}
+}
+
+// Items are sent in requests of at most 128 items and 4 MiB, and results keep their order.
+func TestManyItems(t *testing.T) {
+	sizes := []int{}
+	client := serve(t, func(response http.ResponseWriter, request *http.Request) {
+		var body struct{ Items []api.EncryptRequest }
+		content, _ := io.ReadAll(request.Body)
+		if len(content) > 4<<20 || json.Unmarshal(content, &body) != nil {
+			response.WriteHeader(http.StatusRequestEntityTooLarge)
+			return
+		}
+		sizes = append(sizes, len(body.Items))
+		results := []any{}
+		for _, item := range body.Items {
+			data := map[string]any{"ciphertext": append([]byte("c"), item.Plaintext[:1]...), "key_version": 1, "algorithm": "Kyber768"}
+			results = append(results, map[string]any{"data": data})
+		}
+		json.NewEncoder(response).Encode(map[string]any{"data": map[string]any{"results": results}})
+	})
+	plaintexts := [][]byte{}
+	for place := range 300 {
+		plaintexts = append(plaintexts, []byte{byte(place)})
+	}
+	for range 5 {
+		plaintexts = append(plaintexts, make([]byte, 1<<20))
+	}
+	results, err := client.KEM.EncryptMany(t.Context(), plaintexts, Options{})
+	if err != nil || len(results) != len(plaintexts) {
+		t.Fatal(len(results), err)
+	}
+	for place, result := range results {
+		if result.Err != nil || result.Value.Ciphertext[1] != plaintexts[place][0] {
+			t.Fatal(place, result)
+		}
+	}
+	if fmt.Sprint(sizes) != "[128 128 46 2 1]" {
+		t.Fatal(sizes)
+	}
+	if results, err := client.KEM.EncryptMany(t.Context(), nil, Options{}); err != nil || len(results) != 0 {
+		t.Fatal(results, err)
+	}
+}

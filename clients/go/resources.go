@@ -2,6 +2,7 @@ package pqkeep
 
 import (
 	"context"
+	"io"
 	"iter"
 	"strconv"
 
@@ -47,10 +48,14 @@ type Envelope struct {
 
 // Encrypt encrypts at most 1,048,576 bytes.
 func (k KEM) Encrypt(ctx context.Context, plaintext []byte, options Options) (*Ciphertext, error) {
-	made, err := k.encrypt(ctx, plaintext, options, "")
+	made, err := k.client.API.Encrypt(ctx, encryption(plaintext, options, ""))
 	if err != nil {
 		return nil, err
 	}
+	return ciphertextOf(made)
+}
+
+func ciphertextOf(made *api.Encrypted) (*Ciphertext, error) {
 	if made.KeyVersion == nil || len(made.Ciphertext) == 0 {
 		return nil, malformed("a field of the response is missing or malformed", "ciphertext")
 	}
@@ -59,7 +64,7 @@ func (k KEM) Encrypt(ctx context.Context, plaintext []byte, options Options) (*C
 
 // EncryptToEnvelope encrypts at most 1,048,576 bytes to a text that names its key.
 func (k KEM) EncryptToEnvelope(ctx context.Context, plaintext []byte, options Options) (*Envelope, error) {
-	made, err := k.encrypt(ctx, plaintext, options, "envelope")
+	made, err := k.client.API.Encrypt(ctx, encryption(plaintext, options, "envelope"))
 	if err != nil {
 		return nil, err
 	}
@@ -69,20 +74,24 @@ func (k KEM) EncryptToEnvelope(ctx context.Context, plaintext []byte, options Op
 	return &Envelope{made.Envelope, *made.KeyVersion, made.Algorithm}, nil
 }
 
-func (k KEM) encrypt(ctx context.Context, plaintext []byte, options Options, format string) (*api.Encrypted, error) {
-	return k.client.API.Encrypt(ctx, api.EncryptRequest{
+func encryption(plaintext []byte, options Options, format string) api.EncryptRequest {
+	return api.EncryptRequest{
 		Plaintext: given(plaintext), Algorithm: options.Algorithm, Keyring: options.Keyring, KeyVersion: options.version(),
 		AssociatedData: options.AssociatedData, Context: options.Context, Format: format,
-	})
+	}
 }
 
 // Decrypt returns the plaintext. The error is an ErrDecryption for another key, other associated
 // data, another context, or a changed ciphertext.
 func (k KEM) Decrypt(ctx context.Context, ciphertext []byte, keyVersion int, options Options) ([]byte, error) {
-	return k.decrypt(ctx, api.DecryptRequest{
+	return k.decrypt(ctx, decryption(ciphertext, keyVersion, options))
+}
+
+func decryption(ciphertext []byte, keyVersion int, options Options) api.DecryptRequest {
+	return api.DecryptRequest{
 		Ciphertext: ciphertext, KeyVersion: &keyVersion, Algorithm: options.Algorithm, Keyring: options.Keyring,
 		AssociatedData: options.AssociatedData, Context: options.Context,
-	})
+	}
 }
 
 // DecryptEnvelope returns the plaintext of an envelope. Of the options it uses the associated data
@@ -161,19 +170,27 @@ type Signatures struct{ client *Client }
 
 // Sign signs a message.
 func (s Signatures) Sign(ctx context.Context, message []byte, options Options) (*api.Signed, error) {
-	return s.client.API.Sign(ctx, api.SignRequest{
+	return s.client.API.Sign(ctx, signing(message, options))
+}
+
+func signing(message []byte, options Options) api.SignRequest {
+	return api.SignRequest{
 		Message: given(message), Algorithm: options.Algorithm, Keyring: options.Keyring, KeyVersion: options.version(),
 		Context: options.Context,
-	})
+	}
 }
 
 // Verify returns false, and no error, for a signature that does not verify: check the result.
 func (s Signatures) Verify(ctx context.Context, message, signature []byte, keyVersion int, options Options) (bool, error) {
-	made, err := s.client.API.Verify(ctx, api.VerifyRequest{
+	made, err := s.client.API.Verify(ctx, verification(message, signature, keyVersion, options))
+	return err == nil && made.Valid, err
+}
+
+func verification(message, signature []byte, keyVersion int, options Options) api.VerifyRequest {
+	return api.VerifyRequest{
 		Message: given(message), Signature: given(signature), KeyVersion: &keyVersion, Algorithm: options.Algorithm,
 		Keyring: options.Keyring, Context: options.Context,
-	})
-	return err == nil && made.Valid, err
+	}
 }
 
 // SignHash signs a hash of SHA-256, SHA-384 or SHA-512.
@@ -344,6 +361,20 @@ func (a Audit) Records(ctx context.Context, query api.ListAuditRecordsQuery) ite
 		}
 		return nil, "", malformed("a field of the response is missing or malformed", "next")
 	})
+}
+
+// Export writes the records, as JSON lines for `pqkeep audit verify`, and returns their number. What is
+// written is complete only if the error is nil. The call has no deadline but the context's; it fails
+// when nothing arrives for 15 seconds. It is not repeated once something is written.
+func (a Audit) Export(ctx context.Context, target io.Writer, query api.ExportAuditLogQuery) (int, error) {
+	made := &export{client: a.client, target: target}
+	if _, err := api.New(made).ExportAuditLog(ctx, query); err != nil {
+		return 0, err
+	}
+	if !made.isComplete {
+		return 0, malformed("the export has no end line", "")
+	}
+	return made.records, nil
 }
 
 // Keys returns the public keys that verify the log.

@@ -31,28 +31,29 @@ const (
 
 // Call makes the calls of [Client.API].
 func (c *Client) Call(ctx context.Context, request api.Request, result any) error {
-	return c.run(ctx, request, func(body []byte, call *call) error { return call.decode(body, result) })
+	return c.run(ctx, request, func(body []byte, call *call) error { return call.decode(body, result) }, nil)
 }
 
 // Text makes the calls of [Client.API] that have no envelope.
 func (c *Client) Text(ctx context.Context, request api.Request) ([]byte, error) {
 	var text []byte
-	err := c.run(ctx, request, func(body []byte, _ *call) error { text = body; return nil })
+	err := c.run(ctx, request, func(body []byte, _ *call) error { text = body; return nil }, nil)
 	return text, err
 }
 
 type reader func(body []byte, call *call) error
 
-// run makes a call with the client's credential. A workload's refused key is replaced once.
-func (c *Client) run(ctx context.Context, request api.Request, read reader) error {
+// run makes a call with the client's credential. A workload's refused key is replaced once. With a
+// target, the body of a successful response is written to it.
+func (c *Client) run(ctx context.Context, request api.Request, read reader, target io.Writer) error {
 	if c.workload == nil {
-		return c.runWith(ctx, request, c.config.APIKey, read)
+		return c.runWith(ctx, request, c.config.APIKey, read, target)
 	}
 	key, err := c.workload.key(ctx, c)
 	if err != nil {
 		return err
 	}
-	err = c.runWith(ctx, request, key, read)
+	err = c.runWith(ctx, request, key, read, target)
 	if !errors.Is(err, ErrAuthentication) {
 		return err
 	}
@@ -60,7 +61,7 @@ func (c *Client) run(ctx context.Context, request api.Request, read reader) erro
 	if key, err = c.workload.key(ctx, c); err != nil {
 		return err
 	}
-	return c.runWith(ctx, request, key, read)
+	return c.runWith(ctx, request, key, read, target)
 }
 
 // A call is one request with all its attempts.
@@ -72,23 +73,29 @@ type call struct {
 	header    http.Header
 	requestID string
 	read      reader
+	target    io.Writer
+	isBegun   bool // something is written to the target
 }
 
-func (c *Client) runWith(ctx context.Context, request api.Request, key string, read reader) error {
+func (c *Client) runWith(ctx context.Context, request api.Request, key string, read reader, target io.Writer) error {
 	made, err := c.newCall(request, key, read)
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, c.config.Timeout)
-	defer cancel()
-	ends, _ := bounded.Deadline()
+	made.target = target
+	bounded, ends := ctx, time.Now().Add(c.config.Timeout)
+	if target == nil {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithDeadline(ctx, ends)
+		defer cancel()
+	}
 	for retries := 0; ; retries++ {
 		failure := made.attempt(ctx, bounded)
 		if failure == nil {
 			return nil
 		}
 		pause := pauseAfter(failure, retries)
-		if !failure.Kind.isRetried() || retries >= c.config.MaxRetries || pause >= time.Until(ends) {
+		if made.isBegun || !failure.Kind.isRetried() || retries >= c.config.MaxRetries || pause >= time.Until(ends) {
 			return failure
 		}
 		timer := time.NewTimer(pause)
@@ -180,8 +187,10 @@ func newID() string {
 
 // attempt makes one attempt. The first context is the caller's.
 func (c *call) attempt(caller, bounded context.Context) *Error {
-	ctx, cancel := context.WithTimeout(bounded, attemptTimeout)
+	ctx, cancel := context.WithCancel(bounded)
 	defer cancel()
+	watch := time.AfterFunc(attemptTimeout, cancel)
+	defer watch.Stop()
 	request, err := http.NewRequestWithContext(ctx, c.request.Method, c.url, bytes.NewReader(c.body))
 	if err != nil {
 		return &Error{Kind: ErrInvalidRequest, Message: "the request has no valid URL"}
@@ -198,6 +207,9 @@ func (c *call) attempt(caller, bounded context.Context) *Error {
 	if encoding := response.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return c.malformed(response, "the Content-Encoding of the response was not requested")
 	}
+	if c.target != nil && response.StatusCode == http.StatusOK {
+		return c.copy(caller, ctx, response.Body, watch)
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
 	if err != nil {
 		return c.failure(caller, ctx, err, "the connection broke before the response was complete")
@@ -206,6 +218,28 @@ func (c *call) attempt(caller, bounded context.Context) *Error {
 		return c.malformed(response, "the response is too large")
 	}
 	return c.take(response, body)
+}
+
+// copy writes a body to the target. The watch ends it when nothing arrives.
+func (c *call) copy(caller, ctx context.Context, body io.Reader, watch *time.Timer) *Error {
+	piece := make([]byte, 64<<10)
+	for {
+		count, err := body.Read(piece)
+		if count > 0 {
+			watch.Stop() // the target may take its time
+			c.isBegun = true
+			if _, err := c.target.Write(piece[:count]); err != nil {
+				return &Error{Kind: ErrOther, Message: "the target cannot be written", RequestID: c.requestID, cause: err}
+			}
+			watch.Reset(attemptTimeout)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return c.failure(caller, ctx, err, "the connection broke before the response was complete")
+		}
+	}
 }
 
 func (c *call) ended(caller context.Context) *Error {

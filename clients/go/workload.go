@@ -101,7 +101,7 @@ func (w *workload) exchange(ctx context.Context, client *Client) (*api.Exchanged
 			"grant_type": grantType, "subject_token": token, "subject_token_type": jwtType, "role": w.role,
 		},
 	}
-	err = client.runWith(ctx, request, "", func(body []byte, call *call) error { return call.decode(body, &made) })
+	err = client.runWith(ctx, request, "", func(body []byte, call *call) error { return call.decode(body, &made) }, nil)
 	if err != nil {
 		return nil, err
 	}

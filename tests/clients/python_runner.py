@@ -35,6 +35,7 @@ VALUES: Mapping[str, str] = {
     "signatures.verify": "valid",
     "signatures.verify_hash": "valid",
     "macs.verify": "valid",
+    "audit.export": "records",
     "local.encrypt": "ciphertext",
     "local.decrypt": "plaintext",
 }
@@ -86,7 +87,11 @@ class Case:
     def _given(self, name: str, value: Any) -> Any:
         if isinstance(value, dict) and value.keys() == {"result", "field"}:
             return self._values[value["result"]][value["field"]]
-        return base64.b64decode(value) if name in BYTES else value
+        return _bytes(name, value)
+
+
+def _bytes(name: str, value: Any) -> Any:
+    return base64.b64decode(value) if name in BYTES and isinstance(value, str) else value
 
 
 def _client(
@@ -131,6 +136,17 @@ def _made(client: Client, call: str, given: dict[str, Any], folder: Path) -> Map
             )
             for key in map(client.keys.active, given["recipients"])
         ]
+    if method.endswith("_many"):
+        items = [
+            {name: _bytes(name, member) for name, member in item.items()}
+            if isinstance(item, Mapping)
+            else dataclasses.asdict(item)
+            for item in given["items"]
+        ]
+        results = getattr(client.kem, method)(items)
+        return {"items": [{"plaintext": one} if isinstance(one, bytes) else one for one in results]}
+    if call == "audit.export":
+        given = {"path": folder / "export"}
     value = getattr(getattr(client, resource), method)(**given)
     if call in VALUES:
         return {VALUES[call]: value}
@@ -143,6 +159,8 @@ def _shown(value: Any) -> Any:
     """Return a value as JSON's."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, PqkeepError):
+        return {"error": {"code": value.error_code}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: _shown(getattr(value, field.name)) for field in dataclasses.fields(value)

@@ -1,11 +1,12 @@
 /** A client of one service with one credential. */
 import { toBase64 } from "./encoding.js";
 import { PqkeepError } from "./errors.js";
+import { Export } from "./export.js";
 import { OPERATIONS } from "./generated/operations.js";
 import type { Arguments, Data, Fields, Listing, Operation } from "./operations.js";
 import { settingsOf, type ClientOptions } from "./settings.js";
 import { own, type JsonObject, type Row } from "./shapes.js";
-import { Transport, type CallOptions } from "./transport.js";
+import { Transport, type CallOptions, type Sink } from "./transport.js";
 import { WorkloadKey } from "./workload_key.js";
 
 /** A list that never ends is refused after so many pages. */
@@ -63,16 +64,31 @@ export class Client {
     }
   }
 
-  async #run(row: Row, fields: JsonObject, options: CallOptions): Promise<unknown> {
-    if (this.#workload === undefined) return this.#transport.run(row, fields, this.#apiKey, options);
+  async #run(row: Row, fields: JsonObject, options: CallOptions, sink?: Sink): Promise<unknown> {
+    if (this.#workload === undefined) return this.#transport.run(row, fields, this.#apiKey, options, sink);
     const key = await this.#workload.get();
     try {
-      return await this.#transport.run(row, fields, key, options);
+      return await this.#transport.run(row, fields, key, options, sink);
     } catch (error) {
       if (!(error instanceof PqkeepError && error.kind === "authentication")) throw error;
       this.#workload.forget(key); // its role has changed
     }
-    return this.#transport.run(row, fields, await this.#workload.get(), options);
+    return this.#transport.run(row, fields, await this.#workload.get(), options, sink);
+  }
+
+  async #exported(
+    target: WritableStream<Uint8Array>,
+    fields: Fields<"export_audit_log"> = {},
+    options: CallOptions = {},
+  ): Promise<number> {
+    const sink = new Export(target);
+    try {
+      await this.#run(OPERATIONS.export_audit_log, fields as JsonObject, options, sink);
+      return await sink.close();
+    } catch (error) {
+      await sink.abort(error);
+      throw error;
+    }
   }
 
   #method<O extends Operation>(operation: O): Method<O> {
@@ -236,6 +252,12 @@ export class Client {
       options: CallOptions = {},
     ): AsyncGenerator<Data<"list_audit_records">["records"][number], void> =>
       members(this.pages("list_audit_records", fields, options), (page) => page.records),
+    /**
+     * Writes the records, as JSON lines for `pqkeep audit verify`, closes the stream, and returns the number of
+     * records. It ends when nothing arrives for 15 seconds. What is written is complete only if it succeeds.
+     */
+    export: (target: WritableStream<Uint8Array>, fields?: Fields<"export_audit_log">, options?: CallOptions) =>
+      this.#exported(target, fields, options),
     proof: this.#method("prove_audit_record"),
     counts: this.#method("count_audit_records"),
     checkpoints: this.#method("list_audit_checkpoints"),

@@ -33,6 +33,15 @@ interface Exchange {
   readonly body: string | undefined;
   readonly endsAt: number;
   readonly signal: AbortSignal | undefined;
+  /** Where the body of a successful response goes, in place of memory. */
+  readonly sink: Sink | undefined;
+}
+
+/** Takes a body piece by piece. */
+export interface Sink {
+  /** True if it has taken something. The call is not repeated then. */
+  readonly isBegun: boolean;
+  take(piece: Uint8Array): Promise<void>;
 }
 
 export class Transport {
@@ -45,8 +54,14 @@ export class Transport {
   }
 
   /** Runs a call, with retries, and returns the response's data. Throws PqkeepError. */
-  async run(row: Row, fields: JsonObject, apiKey: string | undefined, options: CallOptions): Promise<unknown> {
-    const exchange = this.#exchange(row, fields, apiKey, options);
+  async run(
+    row: Row,
+    fields: JsonObject,
+    apiKey: string | undefined,
+    options: CallOptions,
+    sink?: Sink,
+  ): Promise<unknown> {
+    const exchange = { ...this.#exchange(row, fields, apiKey, options), sink };
     let last: PqkeepError | undefined;
     for (let made = 0; ; made += 1) {
       options.signal?.throwIfAborted();
@@ -56,14 +71,14 @@ export class Transport {
         if (!(error instanceof PqkeepError)) throw error;
         const pause = this.#pauseAfter(error, made, exchange.endsAt);
         // an attempt that the deadline cut short says less than the one before
-        if (pause === undefined) throw error.kind === "deadline-exceeded" ? (last ?? error) : error;
+        if (pause === undefined || sink?.isBegun === true) throw error.kind === "deadline-exceeded" ? (last ?? error) : error;
         last = error;
         await paused(pause, options.signal);
       }
     }
   }
 
-  #exchange(row: Row, fields: JsonObject, apiKey: string | undefined, options: CallOptions): Exchange {
+  #exchange(row: Row, fields: JsonObject, apiKey: string | undefined, options: CallOptions): Omit<Exchange, "sink"> {
     const { path, query, rest } = placed(row, fields);
     const requestId = crypto.randomUUID();
     const headers: Record<string, string> = { Accept: "application/json", "X-Request-ID": requestId };
@@ -131,7 +146,7 @@ export class Transport {
       throw malformed("the Content-Encoding of the response was not requested", response, requestId);
     }
     this.#warnings.inHeaders(response.headers);
-    const bytes = await bodyOf(response, requestId, watch).catch((error: unknown) => {
+    const bytes = await bodyOf(response, requestId, watch, response.ok ? exchange.sink : undefined).catch((error: unknown) => {
       if (error instanceof PqkeepError || watch.signal.aborted || encoding === "" || encoding === "identity") throw error;
       throw malformed("the Content-Encoding of the response is wrong", response, requestId);
     });
@@ -148,6 +163,7 @@ export class Transport {
     }
     this.#warnings.inItems(data);
     checkKeyName(fields, data as JsonObject, requestId);
+    checkItems(fields, data as JsonObject, requestId);
     try {
       return shaped(data, row.data);
     } catch (error) {
@@ -182,6 +198,16 @@ class Watch {
     clearTimeout(this.#timer);
     const left = this.#exchange.endsAt - performance.now();
     this.#timer = setTimeout(this.#expire, Math.max(Math.min(left, ATTEMPT_MILLISECONDS), 1));
+  }
+
+  /** Waits for nothing. */
+  pause(): void {
+    clearTimeout(this.#timer);
+  }
+
+  /** Waits for the next piece, beyond the call's deadline too. */
+  continue(): void {
+    this.#timer = setTimeout(this.#expire, ATTEMPT_MILLISECONDS);
   }
 
   end(): void {
@@ -239,13 +265,19 @@ function jsonOf(fields: JsonObject): string {
   });
 }
 
-async function bodyOf(response: Response, requestId: string, watch: Watch): Promise<Uint8Array> {
+async function bodyOf(response: Response, requestId: string, watch: Watch, sink: Sink | undefined): Promise<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let size = 0;
   const reader = response.body?.getReader();
   while (reader !== undefined) {
     const { done, value } = await reader.read();
     if (done) break;
+    if (sink !== undefined) {
+      watch.pause(); // the sink may take its time
+      await sink.take(value);
+      watch.continue();
+      continue;
+    }
     watch.restart();
     size += value.length;
     if (size > LONGEST_RESPONSE) {
@@ -385,6 +417,21 @@ function checkKeyName(fields: JsonObject, data: JsonObject, requestId: string): 
       throw new PqkeepError("malformed-response", message, { field, requestId });
     }
   }
+}
+
+/** Throws PqkeepError if the results of a batch are not those of its items. */
+function checkItems(fields: JsonObject, data: JsonObject, requestId: string): void {
+  const { items, ...common } = fields;
+  const results = own(data, "results");
+  if (!Array.isArray(items) || !Array.isArray(results)) return;
+  if (results.length !== items.length) {
+    const message = "the number of results differs from that of the items";
+    throw new PqkeepError("malformed-response", message, { field: "results", requestId });
+  }
+  items.forEach((item: JsonObject, place) => {
+    const made = asObject(own(asObject(results[place]) ?? {}, "data"));
+    if (made !== undefined) checkKeyName({ ...common, ...item }, made, requestId);
+  });
 }
 
 function textIn(object: JsonObject, name: string): string | undefined {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"log"
 	"os"
@@ -186,6 +187,30 @@ func perform(client *pqkeep.Client, name string, a arguments) (object, []string,
 		return named("plaintext")(client.KEM.Decrypt(ctx, data("ciphertext"), version, options))
 	case "kem.decrypt_envelope":
 		return named("plaintext")(client.KEM.DecryptEnvelope(ctx, text("envelope"), options))
+	case "kem.encrypt_many":
+		plaintexts := [][]byte{}
+		for _, item := range take[[]map[string][]byte](a, "items") {
+			plaintexts = append(plaintexts, item["plaintext"])
+		}
+		made, err := client.KEM.EncryptMany(ctx, plaintexts, options)
+		return many(made, err, func(sealed *pqkeep.Ciphertext) any {
+			value, _, _ := fields(sealed, nil)
+			return value
+		})
+	case "kem.decrypt_many":
+		sealed := []pqkeep.Ciphertext{}
+		for _, item := range take[[]struct {
+			Ciphertext []byte
+			KeyVersion int `json:"key_version"`
+			Algorithm  string
+		}](a, "items") {
+			sealed = append(sealed, pqkeep.Ciphertext(item))
+		}
+		made, err := client.KEM.DecryptMany(ctx, sealed, options)
+		return many(made, err, func(plaintext []byte) any { return object{"plaintext": plaintext} })
+	case "audit.export":
+		records, err := client.Audit.Export(ctx, io.Discard, api.ExportAuditLogQuery{})
+		return object{"records": records}, nil, err
 	case "kem.encapsulate":
 		return fields(client.KEM.Encapsulate(ctx, version, options))
 	case "kem.decapsulate":
@@ -273,6 +298,19 @@ func fields[T any](result *T, err error) (object, []string, error) {
 		err = json.Unmarshal(content, &value)
 	}
 	return value, nil, err
+}
+
+func many[T any](results []pqkeep.Result[T], err error, shown func(T) any) (object, []string, error) {
+	items := []any{}
+	for _, result := range results {
+		var failure *pqkeep.Error
+		if errors.As(result.Err, &failure) {
+			items = append(items, object{"error": object{"code": failure.Code}})
+			continue
+		}
+		items = append(items, shown(result.Value))
+	}
+	return object{"items": items}, nil, err
 }
 
 func named(name string) func([]byte, error) (object, []string, error) {

@@ -145,6 +145,8 @@ async function resultOf(client: Client, call: string, given: Values, files: File
   if (resource === "local") return resultOfLocal(client, method, given, files);
   if (call === "kem.encrypt_to_envelope") return (await client.call("encrypt", { ...given, format: "envelope" } as never)) as Values;
   if (call === "kem.decrypt_envelope") return (await client.call("decrypt", given as never)) as Values;
+  if (method.endsWith("_many")) return resultOfMany(client, method, given);
+  if (call === "audit.export") return { records: await client.audit.export(new WritableStream()) };
   if (call === "audit.records") {
     const items: unknown[] = [];
     for await (const record of client.audit.records(given)) items.push(record);
@@ -156,6 +158,12 @@ async function resultOf(client: Client, call: string, given: Values, files: File
   const result = await named(given);
   if (typeof result === "boolean") return { valid: result };
   return Array.isArray(result) ? { items: result } : (result as Values);
+}
+
+async function resultOfMany(client: Client, method: string, given: Values): Promise<Values> {
+  const items = (given["items"] as Values[]).map((item) => givenTo(item, []) as never);
+  const { results } = await (method === "encrypt_many" ? client.kem.encryptMany({ items }) : client.kem.decryptMany({ items }));
+  return { items: results.map(({ data, error }) => (error ? { error: { code: error.error_code } } : data)) };
 }
 
 async function resultOfLocal(client: Client, method: string, given: Values, files: Files | undefined): Promise<Values> {
