@@ -254,6 +254,46 @@ def test_a_key_or_signature_that_no_frame_may_have(site: Site) -> None:
     site.workload(site.platform.token()).get("/auth/api-key")
 
 
+@pytest.mark.threat("forged-workload-token")
+def test_keys_that_are_none(site: Site) -> None:
+    """A set with impossible keys of RSA and elliptic curves is kept, and verifies no token."""
+
+    def number(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    rsa = replace(site, platform=Platform(GITHUB, "RS256"))
+    modulus, most = b"\xff" * 256, b"\xff" * 2040
+    numbers = [(b"", b""), (b"\0", b"\0"), (b"\x03", b"\x03"), (modulus[1:] + b"\xfe", b"\3")]
+    numbers += [(modulus, b"\x01"), (modulus, modulus), (most, b"\xff" * 8)]
+    keys = [{"kty": "RSA", "kid": "one", "n": number(n), "e": number(e)} for n, e in numbers]
+    token = rsa.platform.token()
+    for key in keys:
+        rsa.put_issuer(algorithms=["RS256", "PS256"], jwks={"keys": [key]}).raise_for_status()
+        assert refusal_of(rsa.exchange(token)) == UNTRUSTED
+    off_curve = {"kty": "EC", "crv": "P-256", "x": number(b"\xff" * 32), "y": number(b"\1" * 32)}
+    site.put_issuer(jwks={"keys": [{"kid": "one", **off_curve}]}).raise_for_status()
+    assert refusal_of(site.exchange(site.platform.token())) == UNTRUSTED
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        '"n": ' + "9" * 5000,
+        '"n": ' + "[" * 4000 + "]" * 4000,
+        '"n": ' + '{"a": ' * 1100 + "1" + "}" * 1100,
+        '"n": 1e400',
+        '"n": "\\ud800"',
+    ],
+)
+def test_claims_that_are_no_json(site: Site, claims: str) -> None:
+    """Numbers and depths beyond any reader's limits are an invalid token."""
+    head, stated, signature = site.platform.token().split(".")
+    text = base64.urlsafe_b64decode(stated + "==").decode()
+    changed = base64.urlsafe_b64encode((text[:-1] + f", {claims}}}").encode()).rstrip(b"=").decode()
+    refused = site.exchange(f"{head}.{changed}.{signature}")
+    assert refusal_of(refused) == (400, "ERR_INVALID_001", "subject_token")
+
+
 def test_keys_end_with_their_role_issuer_and_tenant(site: Site) -> None:
     """A changed or removed role or issuer ends the keys at once; others' stay."""
     site.put_role("other").raise_for_status()
