@@ -147,6 +147,25 @@ def test_another_library_verifies_the_signature(tenant: Caller) -> None:
     assert [entry["algorithm"] for entry in found] == ["ML-DSA-87", "Dilithium3", "Dilithium3"]
 
 
+def test_a_signature_under_a_rule_is_warned_and_then_denied(
+    installation: installations.Installation,
+) -> None:
+    """A rule that ends the signing key's algorithm has the headers and the code of a signature."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    owner = installation.person(tenant.tenant_id)
+    rule = {"algorithms": ["Dilithium3"], "warn_from": "2026-01-01T00:00:00Z"}
+    for dates in ({}, {"deny_from": "2026-01-02T00:00:00Z"}):
+        put = owner.ask_proven("PUT", "/rules/algorithms/no-dilithium", {**rule, **dates})
+        assert put.is_success, put.text
+        found = tenant.ask("POST", "/inventory/cbom", {"signed_by": "default/Dilithium3"})
+        if dates:
+            assert refusal_of(found)[:2] == (403, "ERR_POLICY_001")
+        else:
+            verified(found.json()["data"]["jws"], jwks(tenant))
+            assert "no-dilithium" in found.headers["Link"]
+
+
 def test_a_large_tenant_gets_several_documents(tenant: Caller) -> None:
     """Each part is valid and marked as a part, and the parts together have each key once."""
     found: list[str] = []

@@ -25,7 +25,7 @@ from pqkeep_gateway.api.errors import AUDIT_CODES, BAD_REQUEST_FIELDS, codes_of_
 from pqkeep_gateway.api.key_fields import is_keyring_name
 from pqkeep_gateway.api.key_operation import KeyAccess, Steps
 from pqkeep_gateway.api.keys import AFTER, cursor_in_all
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Warned
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, forbidden, not_found
 from pqkeep_gateway.http.field import (
@@ -307,19 +307,21 @@ def endpoints(access: KeyAccess, shards: Shards, groups: Sequence[str]) -> tuple
         """
         return await describe(call)
 
-    async def sign_cbom(call: ApiCall) -> SignedCbom:
+    async def sign_cbom(call: ApiCall) -> SignedCbom | Warned:
         """Sign the document that `GET /inventory/cbom` returns.
 
         It costs one operation, and leaves the record of `sign_jws`.
         """
         signer = call[SIGNED_BY]
         made = await describe(call)
-        jws = await _signed(sign, call, signer, _ENCODER.encode(made.cbom))
-        return SignedCbom(spec_version=made.spec_version, jws=jws, next=made.next)
+        signed = await _signed(sign, call, signer, _ENCODER.encode(made.cbom))
+        jws = cast("signature.SignedJws", signed.response if isinstance(signed, Warned) else signed)
+        response = SignedCbom(spec_version=made.spec_version, jws=jws.jws, next=made.next)
+        return Warned(response, signed.notice) if isinstance(signed, Warned) else response
 
     def endpoint(
         method: str,
-        handler: Callable[[ApiCall], Awaitable[Data]],
+        handler: Callable[[ApiCall], Awaitable[Data | Warned]],
         permission: Permission,
         example: Data,
         *fields: Field[Any],
@@ -393,19 +395,20 @@ async def _list_uses(access: KeyAccess, call: ApiCall) -> _Page:
     return _Page(found.keys, found.has_more, found.counted)
 
 
-async def _signed(sign: Steps, call: ApiCall, signer: tuple[str, Algorithm], text: bytes) -> str:
+async def _signed(
+    sign: Steps, call: ApiCall, signer: tuple[str, Algorithm], text: bytes
+) -> Data | Existing | Warned:
     """Sign a document as the endpoint of JWS does: with its scopes, policies, quota and record."""
     keyring, algorithm = signer
     values = {"keyring": keyring, "algorithm": algorithm.value, "payload": base64(text)}
     try:
-        signed = await sign.handle(structs.replace(call, values=values))
+        return await sign.handle(structs.replace(call, values=values))
     except ApiError as error:
         if error.code.status in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND}:
             error.field = SIGNED_BY.name
         raise
     except FieldError as error:
         raise FieldError(SIGNED_BY.name, Problem.MALFORMED, error.message) from None
-    return cast("signature.SignedJws", signed).jws
 
 
 def tls_groups(*, has_tls: bool, require_post_quantum: bool) -> tuple[str, ...]:
