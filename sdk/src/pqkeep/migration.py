@@ -168,6 +168,8 @@ def _save_cbom(client: Client, folder: Path, signed_by: str | None) -> None:
         if made.next in {None, after}:
             break
         after = made.next
+    else:
+        raise MalformedResponseError("the bills of materials do not end", field="next")
     if signed_by is not None:
         keyring = signed_by.rpartition("/")[0]
         keys = client.inventory.public_keys(keyring)

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 JWS_SUFFIX = ".jws"
 LARGEST = 1_048_576
 """The most bytes of a document of keys elsewhere."""
+MAX_DOCUMENTS = 10_000
+"""The end of the documents of one bill of materials: a hostile service could fill the disk."""
 MOST_NAMES = 3
 """The most principals that a line of the table names."""
 
@@ -241,7 +242,7 @@ def cbom(
     written: list[Path] = []
     after: str | None = None
     with invocation.connect() as client:
-        for number in count(1):
+        for number in range(1, MAX_DOCUMENTS):
             made = client.inventory.cbom(
                 version=version, uses=uses, signed_by=signed_by, after=after
             )
@@ -253,6 +254,8 @@ def cbom(
             if made.next == after:
                 raise MalformedResponseError("the documents repeat", field="next")
             after = made.next
+        else:
+            raise MalformedResponseError("the documents do not end", field="next")
     if verify and signed_by is not None:
         for file in written:
             _verify(invocation, file, signed_by)
