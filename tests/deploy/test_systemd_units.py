@@ -28,7 +28,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "opt/pqkeep/bin/pqkeepd",
         "opt/pqkeep/bin/pqkeep",
         "bin/sh",
-        "bin/kill",
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch(mode=0o755)
