@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -117,21 +118,35 @@ FOREIGN = ("monitoring.coreos.com/", "\napiVersion: gateway.networking.k8s.io/")
 AS_JSON = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
 
 
-def _render(*values: str, kubernetes: str = "1.29.0") -> subprocess.CompletedProcess[str]:
+def _render(
+    *values: str,
+    kubernetes: str = "1.29.0",
+    release: str = "keep",
+    of_file: Any = None,
+    chart: Path = CHART,
+    only: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """Render the chart. ``of_file`` are values of a file, which may have any character."""
     sets = [argument for value in values for argument in ("--set", value)]
+    files = [] if of_file is None else ["--values", "-"]
+    shown = ["--show-only", only] if only else []
     return subprocess.run(
-        [needs("helm"), "template", "keep", str(CHART), "--kube-version", kubernetes, *sets],
+        [
+            *(needs("helm"), "template", release, str(chart)),
+            *("--kube-version", kubernetes, *files, *shown, *sets),
+        ],
+        input=json.dumps(of_file),
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def _objects(*values: str) -> dict[tuple[str, str], Any]:
+def _objects(*values: str, of_file: Any = None) -> dict[tuple[str, str], Any]:
     python = Path(needs("kubernetes-validate")).with_name("python")
     made = subprocess.run(
         [python, "-c", AS_JSON],
-        input=_render(*values).stdout,
+        input=_render(*values, of_file=of_file).stdout,
         capture_output=True,
         text=True,
         check=True,
@@ -471,6 +486,94 @@ def test_values_without_what_they_need_are_refused(values: tuple[str, ...], why:
     assert why in refused.stderr
 
 
+BREAKS = ("\r", "\x85", "\u2028", "\u2029")
+"""Line breaks of YAML beside the line feed."""
+INJECTED = "kind: Secret"
+NOTES = """\
+apiVersion: v1
+kind: ConfigMap
+data:
+  notes: |
+    {{- tpl (.Files.Get "NOTES") . | nindent 4 }}
+"""
+
+
+@pytest.mark.parametrize("process", ["gateway", "keyservice"])
+def test_settings_stay_one_text(process: str) -> None:
+    """Settings that look like YAML, or like a template, become no object and no other key."""
+    settings = f'# a\n---\n{INJECTED}\n# {{{{ fail "b" }}}}\nsettings.toml: c\n# d'
+    objects = _objects(of_file={process: {"settings": settings}})
+    assert objects.keys() == _objects().keys()
+    data = objects["ConfigMap", f"keep-{process}"]["data"]
+    assert data.keys() == {"settings.toml"}
+    assert settings in data["settings.toml"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        *(({"gateway": {"settings": f"# a{mark}{INJECTED}"}}, "settings") for mark in BREAKS),
+        *(({"keyservice": {"settings": f"# a{mark}{INJECTED}"}}, "settings") for mark in BREAKS),
+        ({"gateway": {"database": f"/volumes/gateway/data/a\n{INJECTED}"}}, "database"),
+        ({"gateway": {"database": "/volumes/gateway/data/$(id)"}}, "database"),
+        ({"gateway": {"database": "/volumes/gateway/data/a'; id; '"}}, "database"),
+        ({"keyservice": {"database": '/volumes/keyservice/data/a"b'}}, "database"),
+        ({"backup": {"claim": f"a\n{INJECTED}"}}, "claim"),
+        ({"backup": {"keep": "14; id"}}, "keep"),
+        ({"drill": {"maxAgeHours": "1' && id"}}, "maxAgeHours"),
+        ({"drill": {"scratch": f"1Gi\n{INJECTED}"}}, "scratch"),
+        ({"storage": {"gateway": f"1Gi\n{INJECTED}"}}, "gateway"),
+        ({"service": {"type": f"ClusterIP\n{INJECTED}"}}, "type"),
+        ({"images": {"pullPolicy": f"Always\n{INJECTED}"}}, "pullPolicy"),
+        ({"monitoring": {"interval": f"1s\n{INJECTED}"}}, "interval"),
+        ({"route": {"apiVersion": f"v1\n{INJECTED}"}}, "apiVersion"),
+        ({"cluster": {"shards": [{"name": "a]\n"}]}}, "name"),
+    ],
+)
+def test_a_value_that_would_leave_its_place_is_refused(values: Any, named: str) -> None:
+    """No value can end its line of YAML, its setting, or its word of a shell's command."""
+    refused = _render(of_file=values)
+    assert refused.returncode != 0
+    assert "values don't meet the specifications" in refused.stderr
+    assert named in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ((), "https://keep.default.svc:443 (inside the cluster)"),
+        (("gateway.trustedProxies[0]=192.0.2.0/24",), "http://keep.default.svc:443 (inside"),
+        (ROUTED, "https://keep.example.org"),
+        ((*ROUTED, "gateway.publicUrl=https://keys.example.org:8443"), "keys.example.org:8443"),
+    ],
+)
+def test_the_notes_begin_with_the_address(
+    values: tuple[str, ...], address: str, tmp_path: Path
+) -> None:
+    """The notes of an installation say at which address clients reach the gateway.
+
+    Without a cluster Helm renders no notes, so a copy of the chart has them in an object.
+    """
+    chart = tmp_path / "pqkeep"
+    shutil.copytree(CHART, chart)
+    (chart / "templates/NOTES.txt").rename(chart / "NOTES")
+    (chart / "templates/notes.yaml").write_text(NOTES)
+    rendered = _render(*values, chart=chart, only="templates/notes.yaml")
+    assert rendered.returncode == 0, rendered.stderr
+    notes = yaml.safe_load(rendered.stdout)["data"]["notes"].splitlines()
+    assert notes[0].endswith("Its address:")
+    assert address in notes[1]
+
+
+@pytest.mark.parametrize("release", ["a" * 46, "a" * 40])
+def test_a_release_with_a_long_name_is_refused(release: str) -> None:
+    """Kubernetes would refuse the names of jobs or stateful sets only after the installation."""
+    refused = _render(*(CLUSTER if len(release) < 46 else ()), release=release)
+    assert refused.returncode != 0
+    assert "shorter name of the release" in refused.stderr
+    assert _render(release="a" * 45).returncode == 0
+
+
 def test_one_user_for_both_is_refused() -> None:
     """The chart renders nothing with one user id for both processes."""
     refused = _render("users.gateway=64002")
@@ -501,6 +604,43 @@ def test_several_pods_read_their_settings(tmp_path: Path) -> None:
             (f"{name}-{number}.{name}", key_service.link.listen.port)
             for number in range(pods["replicas"])
         ]
+
+
+def test_changed_settings_replace_every_pod() -> None:
+    """The pods of both processes have the settings' hash, so that an upgrade restarts them."""
+
+    def hashes(*values: str) -> dict[str, str]:
+        pods = _pods(_objects(*CLUSTER, *values))
+        return {
+            name: pod["metadata"]["annotations"]["checksum/settings"]
+            for name, pod in pods.items()
+            if "annotations" in pod["metadata"] and "test" not in name
+        }
+
+    before, after = hashes(), hashes('keyservice.settings=log_level = "debug"')
+    assert before.keys() == {"keep-gateway", "keep-keyservice-default", "keep-keyservice-b"}
+    assert {name for name in before if before[name] != after[name]} == before.keys() - {
+        "keep-gateway"
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "file"),
+    [
+        ((), "/run/secrets/pqkeep-gateway/redis-sentinel-password"),
+        (("gateway.redisSentinelPassword=false",), None),
+    ],
+)
+def test_sentinels_have_a_password(
+    values: tuple[str, ...], file: str | None, tmp_path: Path
+) -> None:
+    """An address with Sentinels needs the file with their password, unless the values say otherwise."""
+    sentinels = "gateway.redisUrl=redis+sentinel://pqkeep@a.example\\,b.example/pqkeep"
+    objects = _objects(*CLUSTER, sentinels, *values)
+    settings = tmp_path / "settings.toml"
+    settings.write_text(objects["ConfigMap", "keep-gateway"]["data"]["settings.toml"])
+    found = gateway_config.read(settings).redis_sentinel_password_file
+    assert found == (None if file is None else Path(file))
 
 
 def test_several_pods_have_their_own_secrets() -> None:

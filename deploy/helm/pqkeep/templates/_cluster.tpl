@@ -14,6 +14,21 @@ addresses = [
 {{- end }}
 {{- end }}
 
+{{- /* The settings of a shard's key services. Takes root, shard and secrets, the folder. */}}
+{{- define "pqkeep.shard-settings" -}}
+shard = {{ .shard.name | quote }}
+operator_socket = "/run/pqkeep/operator.sock"
+database = {{ .shard.database | quote }}
+database_password_file = "{{ .secrets }}/passwords"
+root_key_file = "{{ .secrets }}/root.key"
+transfer_key_file = "{{ .secrets }}/transfer.key"
+log_format = "json"
+{{ .root.Values.keyservice.settings }}
+[link]
+listen = "0.0.0.0:7443"
+{{ include "pqkeep.link" . }}
+{{- end }}
+
 {{- /* A process's certificate for the link. Takes root and secrets, the folder. */}}
 {{- define "pqkeep.link" -}}
 certificate = "{{ .secrets }}/link.crt"
@@ -33,6 +48,9 @@ require_post_quantum = {{ .root.Values.cluster.requirePostQuantum }}
 {{- range .Values.cluster.shards }}
 {{- if not (hasPrefix "postgresql:" .database) }}
 {{- fail (printf "cluster.shards: the database of %s must be a postgresql:// address" .name) }}
+{{- end }}
+{{- if gt (add (len $.Release.Name) (len "-keyservice-") (len .name)) 52 }}
+{{- fail (printf "choose a shorter name of the release, or of the shard %s: both have more than 40 characters" .name) }}
 {{- end }}
 {{- $names = append $names .name }}
 {{- end }}

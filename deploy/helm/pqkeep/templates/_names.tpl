@@ -15,6 +15,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: gateway
 {{- end }}
 
+{{- /* The addresses at which clients reach the gateway, one a line: gateway.publicUrl, or else the hosts
+of the Ingress or the route, or else the service. */}}
+{{- define "pqkeep.addresses" -}}
+{{- $hosts := list }}
+{{- if .Values.ingress.enabled }}{{ $hosts = .Values.ingress.hosts }}{{ end }}
+{{- if .Values.route.enabled }}{{ $hosts = uniq (concat $hosts .Values.route.hostnames) }}{{ end }}
+{{- if .Values.gateway.publicUrl }}
+{{- .Values.gateway.publicUrl }}
+{{- else if $hosts }}
+{{- printf "https://%s" (join "\nhttps://" $hosts) }}
+{{- else }}
+{{- printf "%s://%s.%s.svc:%v (inside the cluster)" (.Values.gateway.trustedProxies | empty | ternary "https" "http") .Release.Name .Release.Namespace .Values.service.port }}
+{{- end }}
+{{- end }}
+
 {{- /* The security context of every container. Takes the user id. */}}
 {{- define "pqkeep.security" -}}
 runAsUser: {{ . }}
