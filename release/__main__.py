@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,20 +41,29 @@ def main() -> int:
     parser.add_argument("--key", type=Path, help="the ML-DSA private key (PEM) that signs the sums")
     parser.add_argument("--dirty", action="store_true", help="permit changes that no commit has")
     parser.add_argument("--machine", choices=MACHINES, action="append", help="only this machine")
+    parser.add_argument(
+        "--images", action="store_true", help="also build the container images: needs root"
+    )
     arguments = parser.parse_args()
     os.umask(0o022)
     try:
         if not arguments.dirty:
             _require_commit()
-        make(ROOT / "dist", arguments.machine or list(MACHINES), _epoch(), arguments.key)
+        machines = arguments.machine or list(MACHINES)
+        make(ROOT / "dist", machines, _epoch(), arguments.key, images=arguments.images)
     except (ReleaseError, debian.ConflictError) as error:
         print(f"make release: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def make(dist: Path, machines: Sequence[str], epoch: int, key: Path | None) -> None:
-    """Add packages, bundles, bills, chart, notes, sums and a signature to a folder with the wheels."""
+def make(
+    dist: Path, machines: Sequence[str], epoch: int, key: Path | None, *, images: bool = False
+) -> None:
+    """Add packages, bundles, bills, chart, notes, sums and a signature to a folder with the wheels.
+
+    Raises ReleaseError if the images cannot be built.
+    """
     own = wheels_in(dist)
     version = one_version(own)
     for wheel in own:
@@ -75,7 +83,8 @@ def make(dist: Path, machines: Sequence[str], epoch: int, key: Path | None) -> N
         _write_bill(dist, target.name, version, EXTRAS, parts, machine, epoch)
         print(f"made {target.name}", flush=True)
     archives.chart(dist / f"pqkeep-{version}-chart.tgz", ROOT / "deploy/helm/pqkeep", epoch)
-    print(images_note(), flush=True)
+    if images:
+        _make_images(epoch)
     (dist / "RELEASE-NOTES.md").write_text(notes(version, (ROOT / "CHANGELOG.md").read_text()))
     write_sums(dist)
     if key is not None:
@@ -136,12 +145,14 @@ def _write_bill(
     return made
 
 
-def images_note() -> str:
-    """Return what became of the container images."""
-    found = next(filter(shutil.which, ("podman", "buildah")), None)
-    if found is None:
-        return "no container images: neither podman nor buildah is installed"
-    return f"no container images: deploy/containers says how to build them with {found}"
+def _make_images(epoch: int) -> None:
+    done = subprocess.run(
+        [ROOT / "deploy/containers/images"],
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
+        check=False,
+    )
+    if done.returncode:
+        raise ReleaseError("the container images were not built: see above")
 
 
 def notes(version: str, changelog: str) -> str:
