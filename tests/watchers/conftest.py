@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -31,12 +33,14 @@ class Prometheus:
 
     process: subprocess.Popen[str]
     targets: tuple[str, ...] = ()
+    instance: str = ""
+    """A name for the only target, if its address changes."""
     is_known: bool = False
     """Whether the targets were scraped once."""
 
     def active(self, ahead: float = 0.0) -> set[str]:
         """Scrape, and return the active alerts. Its clock is so many seconds ahead."""
-        texts = {target: _scrape(target) for target in self.targets}
+        texts = {self.instance or target: _scrape(target) for target in self.targets}
         now = time.time()
         if not self.is_known:
             if not all(texts.values()):
@@ -60,6 +64,27 @@ class Prometheus:
         while found := {*alerts} & self.active():
             assert time.monotonic() < deadline, found
             time.sleep(0.2)
+
+    def until_only(self, alerts: AbstractSet[str], ignored: AbstractSet[str]) -> None:
+        """Scrape until these alerts are active, and no others except ignored ones."""
+        deadline = time.monotonic() + SECONDS
+        while (found := self.active() - ignored) != alerts:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+
+    def until_other(self, metric: str, value: str) -> None:
+        """Scrape until a metric has another value."""
+        deadline = time.monotonic() + SECONDS
+        while self.value(metric) in {value, ""}:
+            assert time.monotonic() < deadline, value
+            time.sleep(0.2)
+        self.active()
+
+    def value(self, metric: str) -> str:
+        """Return the first value of a metric; empty if no target has it."""
+        texts = "\n".join(map(_scrape, self.targets))
+        found = re.search(rf"^{metric}(?:{{.*}})? (\S+)", texts, re.MULTILINE)
+        return found[1] if found else ""
 
     def _evaluate(self, at: float, targets: dict[str, str]) -> set[str]:
         assert self.process.stdin is not None
