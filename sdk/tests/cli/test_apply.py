@@ -447,6 +447,28 @@ def test_secrets_stay_in_their_folder(tmp_path: Path) -> None:
     assert names(tmp_path) == {"secrets"}
 
 
+@pytest.mark.threat("hostile-configuration")
+def test_a_link_in_the_folder_is_replaced(tmp_path: Path) -> None:
+    """A secret and its note replace symbolic links with their names, and write to no target."""
+    from pqkeep.cli.secret_stores import Folder, Owner  # noqa: PLC0415 - loads with the command
+
+    folder, target, owner = tmp_path / "secrets", tmp_path / "target", Owner("1", "Acme")
+    store = Folder(folder)
+    store.expect(owner, "a.api-key")
+    (note,) = folder.iterdir()
+    store.put(owner, "a.api-key", "first")
+    (secret,) = folder.iterdir()
+    target.write_text("unchanged")
+    secret.unlink()
+    for path in (note, secret):
+        path.symlink_to(target)
+    store.expect(owner, "a.api-key")
+    store.put(owner, "a.api-key", "second")
+    assert target.read_text() == "unchanged"
+    assert not secret.is_symlink()
+    assert store.get(owner, "a.api-key") == "second"
+
+
 def test_a_folder_that_others_can_change_is_refused(run: Run, operator_command: Command) -> None:
     """Secrets are not written where other users could replace them."""
     folder = operator_command.directory / "secrets"
