@@ -33,14 +33,12 @@ class Prometheus:
 
     process: subprocess.Popen[str]
     targets: tuple[str, ...] = ()
-    instance: str = ""
-    """A name for the only target, if its address changes."""
     is_known: bool = False
     """Whether the targets were scraped once."""
 
     def active(self, ahead: float = 0.0) -> set[str]:
         """Scrape, and return the active alerts. Its clock is so many seconds ahead."""
-        texts = {self.instance or target: _scrape(target) for target in self.targets}
+        texts = {target: _scrape(target) for target in self.targets}
         now = time.time()
         if not self.is_known:
             if not all(texts.values()):

@@ -555,7 +555,6 @@ def test_the_links_certificates(layout: Layout, prometheus: Prometheus) -> None:
 def test_a_witness(tmp_path: Path, prometheus: Prometheus, shell: Shell) -> None:
     """A witness that never cosigned is noticed, and one that knows another history, until it ends."""
     witness, data = Witness(), tmp_path / "data"
-    prometheus.instance = "http://watched"
 
     @contextmanager
     def started() -> Iterator[Installation]:

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
@@ -61,6 +63,7 @@ func run(file string) error {
 	engine := promql.NewEngine(promql.EngineOpts{
 		Logger: silent, MaxSamples: 50_000_000, Timeout: time.Minute, Parser: parsed,
 	})
+	present := map[uint64]labels.Labels{}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -69,7 +72,7 @@ func run(file string) error {
 			return err
 		}
 		at := int64(read.At * 1000)
-		if err := store(db, at, read.Targets); err != nil {
+		if present, err = store(db, at, read.Targets, present); err != nil {
 			return err
 		}
 		active, err := evaluate(db, engine, groups, time.UnixMilli(at))
@@ -83,8 +86,12 @@ func run(file string) error {
 	return lines.Err()
 }
 
-func store(db *tsdb.DB, at int64, targets map[string]string) error {
-	app := db.Appender(context.Background())
+// store appends a scrape, and returns its series. Like Prometheus, it marks series of the scrape before
+// that are not in this one as stale, so that they end at once.
+func store(
+	db *tsdb.DB, at int64, targets map[string]string, before map[uint64]labels.Labels,
+) (map[uint64]labels.Labels, error) {
+	app, present := db.Appender(context.Background()), map[uint64]labels.Labels{}
 	for instance, text := range targets {
 		up := 0.0
 		if text != "" {
@@ -96,31 +103,46 @@ func store(db *tsdb.DB, at int64, targets map[string]string) error {
 					break
 				}
 				if err != nil {
-					return err
+					return nil, err
 				}
 				if entry != textparse.EntrySeries {
 					continue
 				}
-				_, _, value := read.Series()
+				_, _, number := read.Series()
 				var found labels.Labels
 				read.Labels(&found)
-				if err := add(app, found, instance, at, value); err != nil {
-					return err
+				if err := add(app, present, named(found, instance), at, number); err != nil {
+					return nil, err
 				}
 			}
 		}
-		if err := add(app, labels.FromStrings(labels.MetricName, "up"), instance, at, up); err != nil {
-			return err
+		of := named(labels.FromStrings(labels.MetricName, "up"), instance)
+		if err := add(app, present, of, at, up); err != nil {
+			return nil, err
 		}
 	}
-	return app.Commit()
+	for hash, series := range before {
+		if _, is := present[hash]; !is {
+			if _, err := app.Append(0, series, at, math.Float64frombits(value.StaleNaN)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return present, app.Commit()
 }
 
-func add(app storage.Appender, series labels.Labels, instance string, at int64, value float64) error {
-	named := labels.NewBuilder(series)
-	named.Set("job", job)
-	named.Set("instance", instance)
-	_, err := app.Append(0, named.Labels(), at, value)
+func named(series labels.Labels, instance string) labels.Labels {
+	builder := labels.NewBuilder(series)
+	builder.Set("job", job)
+	builder.Set("instance", instance)
+	return builder.Labels()
+}
+
+func add(
+	app storage.Appender, present map[uint64]labels.Labels, series labels.Labels, at int64, number float64,
+) error {
+	present[series.Hash()] = series
+	_, err := app.Append(0, series, at, number)
 	return err
 }
 
