@@ -31,7 +31,7 @@ from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.scopes import scopes_in
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, mailed_token
-from pqkeep_gateway.people.challenges import InvalidChallengeError
+from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
@@ -68,7 +68,7 @@ from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.storage.team import lock_team
 from pqkeep_gateway.storage.tenant_status import change_under_mac
 from pqkeep_gateway.storage.tenants import Tenant
-from pqkeep_gateway.storage.users import Account
+from pqkeep_gateway.storage.users import Account, change_user
 from pqkeep_gateway.storage.workloads import Exchange, Issuer, RoleNotFoundError, SqlWorkloads
 from pqkeep_gateway.storage.workloads import Role as WorkloadRole
 from pqkeep_gateway.tenancy.operators import Operators
@@ -313,7 +313,9 @@ async def test_factors_are_their_user_s(world: World) -> None:
     totp, codes = await world.enroll(person)
     salt = (await world.account(EMAIL)).totp_salt
     is_victim = USERS.c.id == victim.user.id
-    await change_where(world, is_victim, USERS, totp_salt=salt, has_mfa=True, last_totp_step=None)
+    async with world.engine.begin() as connection:
+        await change_user(connection, victim.user.id, has_mfa=True)
+    await change_where(world, is_victim, USERS, totp_salt=salt, last_totp_step=None)
     await change(world, RECOVERY_CODES, user_id=victim.user.id)
     world.now += 60
     account = await world.account(OTHER_EMAIL)
@@ -321,6 +323,33 @@ async def test_factors_are_their_user_s(world: World) -> None:
         with pytest.raises(WrongCodeError):
             await world.factors.check(account, code, ATTRIBUTION)
     assert attacker.user.id == person.user
+
+
+@pytest.mark.threat("accounts-database-writer")
+@pytest.mark.parametrize("column", ["has_mfa", "email_codes", "passkeys"])
+async def test_a_second_factor_is_not_switched_off(world: World, column: str) -> None:
+    """Without its factor in the row, a user has no session, and no sign-in by password alone."""
+    tokens = await world.join(Role.OWNER)
+    user = (await world.account(EMAIL)).user.id
+    async with world.engine.begin() as connection:
+        await change_user(connection, user, **{column: 1 if column == "passkeys" else True})
+    assert await world.sessions.find(tokens.access, HERE) is not None
+    await change(world, USERS, **{column: 0})
+    assert await world.sessions.find(tokens.access, HERE) is None
+    with pytest.raises(WrongPasswordError):
+        await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+
+
+@pytest.mark.threat("accounts-database-writer")
+async def test_deleted_passkeys_leave_the_second_factor_required(world: World) -> None:
+    """The number of passkeys is in the user's row, so a password alone is still not enough."""
+    await world.join(Role.OWNER)
+    user = (await world.account(EMAIL)).user.id
+    async with world.engine.begin() as connection:
+        await change_user(connection, user, passkeys=1)
+    assert (await world.account(EMAIL)).has_second_factor
+    with pytest.raises(SecondFactorRequiredError):
+        await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
 
 
 async def test_a_step_up_token_is_its_user_s(world: World) -> None:

@@ -123,6 +123,8 @@ class SessionPrincipal:
     """Whether the tenant requires a second factor that the person does not have yet."""
     placement: Placement = HERE
     """The key service with the tenant's keys."""
+    language: str | None = field(default=None, compare=False)
+    """The language of the last page of the portal; None before the first one."""
     decided: Decided = field(default_factory=Decided, init=False, repr=False, compare=False)
     api_key_version: ClassVar[None] = None
     limits: ClassVar[ApiKeyLimits] = UNLIMITED

@@ -31,9 +31,9 @@ from pqkeep_gateway.storage.users import (
     User,
     account_of,
     add_user,
+    change_user,
     email_key,
     end_sessions,
-    save_role,
     user_of,
 )
 from pqkeep_protocol.audit import Event
@@ -299,7 +299,7 @@ async def _save_role(
     role = arrival.role
     if role is None or role is user.role or team.is_last_owner(user.id):
         return
-    await save_role(connection, user.id, role)
+    await change_user(connection, user.id, role=role)
     await _record(connection, arrival, provider, user, AuditEvent.ASSIGN_ROLE, ROLE_IS[role])
 
 

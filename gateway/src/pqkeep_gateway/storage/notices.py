@@ -45,7 +45,6 @@ from pqkeep_gateway.storage.schema import (
     NOTICE_SETTINGS,
     NOTICE_VIEWS,
     NOTICES,
-    PASSKEYS,
     TENANTS,
     USERS,
     WEBHOOKS,
@@ -338,9 +337,8 @@ class SqlNotices:
             .order_by(columns.version)
             .limit(MAX_API_KEYS)
         )
-        has_passkey = sa.exists().where(PASSKEYS.c.user_id == USERS.c.id)
         without = sa.and_(
-            USERS.c.tenant_id == tenant, USERS.c.has_mfa.is_(False), sa.not_(has_passkey)
+            USERS.c.tenant_id == tenant, USERS.c.has_mfa.is_(False), USERS.c.passkeys == 0
         )
         count = sa.select(sa.func.count(), sa.func.max(USERS.c.created_at_us)).where(without)
         first = sa.select(USERS.c.email).where(without).order_by(USERS.c.created_at_us, USERS.c.id)

@@ -29,6 +29,7 @@ from pqkeep_gateway.storage.users import (
     ACCOUNTS,
     UserNotFoundError,
     account_of,
+    count_passkeys,
     end_other_sessions,
     lock_user,
     person_subject,
@@ -165,6 +166,7 @@ class SqlPasskeys:
                 if not await _use_up(connection, challenge, passkey.created_at):
                     return Use.CHALLENGE_USED
                 await connection.execute(sa.insert(PASSKEYS), row)
+                await count_passkeys(connection, user)
                 is_first = not account.has_second_factor
                 if is_first:
                     await save_recovery_codes(connection, user, recovery_codes, passkey.created_at)
@@ -247,6 +249,7 @@ class SqlPasskeys:
             await lock_user(connection, user)
             await _row(connection, user, passkey)
             await connection.execute(sa.delete(PASSKEYS).where(PASSKEYS.c.id == passkey))
+            await count_passkeys(connection, user)
             await require_other_factor(connection, user)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)

@@ -232,10 +232,24 @@ USERS = Table(
     Column("first_day_dismissed", Boolean, nullable=False, default=False),
     Column("checkpoint_kept", Boolean, nullable=False, default=False),
     Column("codes_at_us", BigInteger, nullable=True),
-    mac_column("users", "id", "tenant_id", "email", "email_key", "role"),
+    Column("passkeys", Integer, nullable=False, default=0),
+    Column("language", String(8), nullable=True),
+    mac_column(
+        "users",
+        "id",
+        "tenant_id",
+        "email",
+        "email_key",
+        "role",
+        "has_mfa",
+        "email_codes",
+        "passkeys",
+    ),
 )
 """``email_key``: the address in lower case. ``last_totp_step``: the last accepted step.
 ``codes_at_us``: the time of the recovery codes, and of the authenticator app if there is one.
+``passkeys``: their number. The MAC covers it, so that deleted rows of PASSKEYS leave the second
+factor required. ``language``: that of the last page of the portal, for mails.
 ``password_hash``: NULL for people who sign in only through a provider."""
 
 IDENTITIES = Table(

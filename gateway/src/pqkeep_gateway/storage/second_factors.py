@@ -20,8 +20,8 @@ from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS, RECOVERY_C
 from pqkeep_gateway.storage.users import (
     Account,
     AccountChangedError,
+    change_user,
     end_other_sessions,
-    lock_user,
     person_subject,
     require_other_factor,
 )
@@ -65,10 +65,11 @@ class SqlSecondFactors:
         is_enrolled = sa.and_(
             USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt == salt
         )
-        confirm = sa.update(USERS).where(is_enrolled).values(has_mfa=True)
+        lock = sa.select(USERS.c.id).where(is_enrolled).with_for_update()
         async with transaction(self._engine) as connection:
-            if (await connection.execute(confirm)).rowcount == 0:
+            if (await connection.execute(lock)).one_or_none() is None:
                 return False
+            await change_user(connection, user, has_mfa=True)
             await save_recovery_codes(connection, user, recovery_codes, mail.created_at)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
@@ -90,14 +91,9 @@ class SqlSecondFactors:
         Raises LastFactorError, UserNotFoundError.
         """
         user = principal.user
-        disable = (
-            sa.update(USERS)
-            .where(USERS.c.id == user)
-            .values(has_mfa=False, totp_salt=None, last_totp_step=None)
-        )
+        disabled = {"has_mfa": False, "totp_salt": None, "last_totp_step": None}
         async with transaction(self._engine) as connection:
-            await lock_user(connection, user)
-            await connection.execute(disable)
+            await change_user(connection, user, **disabled)
             await require_other_factor(connection, user)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)

@@ -35,7 +35,6 @@ from pqkeep_gateway.storage.schema import (
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.storage.users import (
-    PASSKEYS_OF_USER,
     Account,
     AccountChangedError,
     end_sessions,
@@ -133,7 +132,7 @@ class SqlSessions:
             USERS.c.password_hash == account.password_hash,
             USERS.c.has_mfa.is_(account.has_mfa),
             USERS.c.email_codes.is_(account.email_codes),
-            sa.literal(account.passkeys) == PASSKEYS_OF_USER,
+            USERS.c.passkeys == account.passkeys,
         )
         sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
         is_users = SESSIONS.c.user_id == session.user
@@ -167,7 +166,6 @@ class SqlSessions:
                 SESSIONS.c.id.label("session_id"),
                 USERS,
                 TENANTS.c.status,
-                PASSKEYS_OF_USER.label("passkeys"),
                 *MFA_REQUIREMENT,
                 *PLACEMENT,
             )
@@ -194,6 +192,7 @@ class SqlSessions:
             must_enroll=requires_mfa(connection, row)
             and not (row.has_mfa or row.passkeys or row.used_second_factor),
             placement=placement_of(row),
+            language=row.language,
         )
 
     async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:

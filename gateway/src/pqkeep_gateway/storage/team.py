@@ -33,10 +33,10 @@ from pqkeep_gateway.storage.users import (
     ACCOUNTS,
     HAS_SECOND_FACTOR,
     User,
+    change_user,
     email_key,
     end_sessions,
     person_subject,
-    save_role,
     user_of,
 )
 from pqkeep_protocol.audit import Event
@@ -209,7 +209,7 @@ class SqlTeam:
         async with transaction(self._engine) as connection:
             team = await lock_team(connection, tenant)
             team.require_change(by, member, role)
-            await save_role(connection, member, role)
+            await change_user(connection, member, role=role)
             await add_audit_event(connection, *audit_events)
             row = (await connection.execute(ACCOUNTS.where(is_member))).one()
             return _member(connection, row)

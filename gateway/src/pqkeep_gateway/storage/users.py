@@ -83,6 +83,8 @@ class Account:
     """The number of the user's passkeys."""
     codes_at: datetime | None = None
     """The time of the recovery codes, and of the authenticator app; None without codes."""
+    language: str | None = None
+    """The language of the last page of the portal; None if there was no page."""
 
     @property
     def has_second_factor(self) -> bool:
@@ -140,9 +142,8 @@ class SqlUsers:
     ) -> None:
         """Store whether the user gets a code at each sign-in; end their other sessions."""
         user = principal.user
-        update = sa.update(USERS).where(USERS.c.id == user).values(email_codes=wanted)
         async with transaction(self._engine) as connection:
-            await connection.execute(update)
+            await change_user(connection, user, email_codes=wanted)
             await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
@@ -158,25 +159,21 @@ class SqlUsers:
         async with transaction(self._engine) as connection:
             await connection.execute(sa.update(USERS).where(USERS.c.id == user).values(values))
 
+    async def save_language(self, user: UserId, language: str) -> None:
+        """Store the language of the last page that a user read."""
+        update = sa.update(USERS).where(USERS.c.id == user).values(language=language)
+        async with transaction(self._engine) as connection:
+            await connection.execute(update)
+
     async def _find(self, condition: sa.ColumnElement[bool]) -> Account | None:
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, USERS, ACCOUNTS.where(condition))
             return None if row is None else account_of(connection, row)
 
 
-PASSKEYS_OF_USER = (
-    sa.select(sa.func.count())
-    .select_from(PASSKEYS)
-    .where(PASSKEYS.c.user_id == USERS.c.id)
-    .correlate(USERS)
-    .scalar_subquery()
-)
-"""The number of a user's passkeys, in a query of USERS."""
-HAS_SECOND_FACTOR = sa.or_(USERS.c.has_mfa, sa.literal(0) < PASSKEYS_OF_USER)
+HAS_SECOND_FACTOR = sa.or_(USERS.c.has_mfa, USERS.c.passkeys > 0)
 """Whether a user has an authenticator app or a passkey, in a query of USERS."""
-ACCOUNTS = sa.select(USERS, PASSKEYS_OF_USER.label("passkeys"), *MFA_REQUIREMENT).join(
-    TENANTS, TENANTS.c.id == USERS.c.tenant_id
-)
+ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
 """Rows for ``account_of``."""
 
 
@@ -206,14 +203,22 @@ async def save_password(
     await connection.execute(sa.delete(PASSWORD_RESETS).where(resets))
 
 
-async def save_role(connection: AsyncConnection, user: UserId, role: Role) -> None:
-    """Change the role of a locked user. Raises UserNotFoundError."""
+async def change_user(connection: AsyncConnection, user: UserId, **changes: object) -> None:
+    """Change columns of a user that the MAC covers. Raises UserNotFoundError."""
     is_user = USERS.c.id == user
-    row = await authentic_row(connection, USERS, sa.select(USERS).where(is_user))
+    query = sa.select(USERS).where(is_user).with_for_update()
+    row = await authentic_row(connection, USERS, query)
     if row is None:
         raise UserNotFoundError
-    mac = mac_after(connection, USERS, row, {"role": role})
-    await connection.execute(sa.update(USERS).where(is_user).values({"role": role, MAC: mac}))
+    mac = mac_after(connection, USERS, row, changes)
+    await connection.execute(sa.update(USERS).where(is_user).values({**changes, MAC: mac}))
+
+
+async def count_passkeys(connection: AsyncConnection, user: UserId) -> None:
+    """Store the number of a locked user's passkeys. Raises UserNotFoundError."""
+    query = sa.select(sa.func.count()).where(PASSKEYS.c.user_id == user)
+    number: int = (await connection.execute(query)).scalar_one()
+    await change_user(connection, user, passkeys=number)
 
 
 def person_subject(user: UserId) -> str:
@@ -268,6 +273,7 @@ def account_of(connection: AsyncConnection, row: sa.Row[Any]) -> Account:
         must_have_mfa=requires_mfa(connection, row),
         passkeys=row.passkeys,
         codes_at=None if row.codes_at_us is None else time_of(row.codes_at_us),
+        language=row.language,
     )
 
 

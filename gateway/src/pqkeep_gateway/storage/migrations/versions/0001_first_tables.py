@@ -143,6 +143,8 @@ def _create_people_tables() -> None:
         sa.Column("first_day_dismissed", sa.Boolean, nullable=False),
         sa.Column("checkpoint_kept", sa.Boolean, nullable=False),
         sa.Column("codes_at_us", sa.BigInteger, nullable=True),
+        sa.Column("passkeys", sa.Integer, nullable=False),
+        sa.Column("language", sa.String(8), nullable=True),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
