@@ -1,6 +1,6 @@
-"""Writes the portal's catalogues from its texts: ``make texts``.
+"""Writes the catalogues of the portal and of mails from their texts: ``make texts``.
 
-The texts of templates, modules and code are message ids. This program finds them, keeps the
+The texts of templates, modules, code and mails are message ids. This program finds them, keeps the
 translations of ``de.po``, adds new texts without one, drops old texts, and compiles ``de.mo``.
 ``tests/portal/test_languages.py`` compares its result with the committed files.
 """
@@ -21,6 +21,7 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from jinja2 import nodes
 
+from pqkeep_gateway import outgoing_mail
 from pqkeep_gateway.access.callers import OperatorRole, Role
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.api.audit_data import RecordData
@@ -28,6 +29,7 @@ from pqkeep_gateway.api.inventory import NOT_SEEN
 from pqkeep_gateway.api.rules import PROFILES
 from pqkeep_gateway.api.search import FoundKind
 from pqkeep_gateway.languages import CODE, ENGLISH, LANGUAGES, PLACE, PROBLEM, SCRIPT
+from pqkeep_gateway.people.invitations import OPERATOR
 from pqkeep_gateway.portal import charts, phrases
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.views import api_keys
@@ -68,6 +70,7 @@ CODE_TEXT = re.compile(
 )
 """Texts of code that no person reads."""
 NOUNS = frozenset({"many", "noun", "_many"})
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SCRIPT_TEXT = re.compile(r"\bt`((?:[^`\\]|\\.)*)`")
 SCRIPT_NOUN = re.compile(r"\bmany\([^;\n]*?, \"(\w+)\"\)")
 SCRIPT_VALUE = re.compile(r"\$\{(?:[^{}]|\{[^}]*\})*\}")
@@ -199,6 +202,26 @@ def of_errors() -> Iterator[Text]:
                             yield Text(place, line, text, PROBLEM)
 
 
+def of_mails() -> Iterator[Text]:
+    """Yield the texts of mails, and the summaries of requests for approval."""
+    place = "outgoing_mail.py"
+    for template in outgoing_mail.TEMPLATES.values():
+        if template.subject:
+            yield Text(place, 1, template.subject)
+            yield from (Text(place, 1, part) for part in template.parts)
+    for words in (*outgoing_mail.ROLES.values(), OPERATOR):
+        yield Text(place, 1, words)
+    for path in _files((place, "api/*.py")):
+        place, tree = str(path.relative_to(GATEWAY)), ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTIONS) and node.name.startswith(("of_", "subject_of")):
+                for line, text in texts_of(node):
+                    if " " in text and not CODE_TEXT.search(text):
+                        yield Text(place, line, text, CODE if PLACE.search(text) else "")
+            if isinstance(node, ast.Assign) and _name(node.targets[0]) == "_NO_LONGER":
+                yield from (Text(place, line, text) for line, text in texts_of(node.value))
+
+
 def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield each string, without docstrings. Values stand in it as ``{name}``."""
     skipped: set[int] = set()
@@ -276,7 +299,13 @@ def _files(patterns: Iterable[str]) -> Iterator[Path]:
         yield from sorted(GATEWAY.glob(pattern))
 
 
-SOURCES: tuple[Callable[[], Iterator[Text]], ...] = (of_templates, of_modules, of_code, of_errors)
+SOURCES: tuple[Callable[[], Iterator[Text]], ...] = (
+    of_templates,
+    of_modules,
+    of_code,
+    of_errors,
+    of_mails,
+)
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.languages import ENGLISH, LANGUAGES
 from pqkeep_gateway.outgoing_mail import (
     InvalidAddressError,
     MailKind,
@@ -18,6 +19,7 @@ from pqkeep_gateway.outgoing_mail import (
     mailed_token,
     new_mail,
     of_invitation,
+    of_key,
 )
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -28,6 +30,17 @@ TOKENS = {
     MailKind.REGISTRATION: CredentialKind.REGISTRATION,
     MailKind.PASSWORD_RESET: CredentialKind.PASSWORD_RESET,
 }
+OTHERS = sorted(LANGUAGES.keys() - {ENGLISH})
+WORD = re.compile(r"[a-z]{4,}")
+ABOUT = {
+    MailKind.INVITATION: of_invitation("Northwind Health", Role.VIEWER),
+    MailKind.DESTRUCTION_SCHEDULED: of_key("Kyber768", 3, "payments", NOW),
+    MailKind.APPROVAL_REQUESTED: "Make ada@example.com owner instead of admin",
+    MailKind.NOTICES: "- No backup was made yet. Run pqkeepd backup.\n- And 3 more notices.",
+    MailKind.OPERATOR_NOTICES: "- Messages wait more than 5 minutes.",
+    MailKind.WEBHOOK_DISABLED: "on-call",
+}
+"""What mails of some kinds announce."""
 SENT = [kind for kind in MailKind if kind is not MailKind.DISCARDED]
 
 
@@ -58,6 +71,30 @@ def test_mail_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> Non
     assert headers["To"] == TO
     assert headers["Auto-Submitted"] == "auto-generated"
     assert headers["Message-ID"].endswith("@example.org>")
+
+
+@pytest.mark.parametrize("language", OTHERS)
+@pytest.mark.parametrize("kind", SENT)
+def test_mail_is_in_the_language_of_its_recipient(
+    kind: MailKind, language: str, pepper: Pepper
+) -> None:
+    """Subject and text have no line of the English mail, except links, names and numbers."""
+    mail = new_mail(kind, TO, NOW, timedelta(hours=1), "The operator", ABOUT.get(kind, ""))
+    english, other = sent(mail, pepper), sent(replace(mail, language=language), pepper)
+    assert other["Content-Language"] == language
+    assert english["Content-Language"] == ENGLISH
+    assert other["Subject"] != english["Subject"]
+    assert other.as_bytes().isascii()
+    both = set(english.get_content().splitlines()) & set(other.get_content().splitlines())
+    assert {line for line in both if WORD.search(line) and "://" not in line} == set()
+    assert len(other.get_content()) < 1200
+    assert "{" not in other.get_content()
+
+
+def test_an_unknown_language_is_english(pepper: Pepper) -> None:
+    """A mail of a later version's language is English, and is sent."""
+    mail = replace(new(MailKind.CODE), language="xx")
+    assert sent(mail, pepper)["Subject"] == "Your code for pqkeep"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import cache
 from html.parser import HTMLParser
 from http import HTTPStatus
 
 import httpx2
 import pytest
+from msgspec import structs
 from playwright.sync_api import expect
 from tests import texts
 from tests.fixtures.browser import assert_accessible
@@ -19,7 +21,18 @@ from tests.portal.conftest import SignedIn
 from tests.portal.example import migrate, trust
 from tests.portal.visitors import assert_fits, assert_well_formed
 
-from pqkeep_gateway.languages import ENGLISH, LANGUAGES, PLACE, chosen, said, speaking
+from pqkeep_gateway.languages import (
+    CODE,
+    ENGLISH,
+    LANGUAGES,
+    PLACE,
+    chosen,
+    filled,
+    said,
+    speaking,
+    translated,
+)
+from pqkeep_gateway.notices import KINDS, Details
 from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
 from pqkeep_gateway.portal.views.audit import OPERATIONS as OPERATION_CODES
@@ -132,6 +145,52 @@ def test_errors_of_the_api_keep_their_values() -> None:
         assert said("3 requests wait for the approval of a second person.").startswith("3 Anträge")
         assert said("no such thing as this text") == "no such thing as this text"
     assert said("no such keyring") == "no such keyring"
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_what_mails_announce_is_translated(language: str) -> None:
+    """Each notice, each announcement and each request for approval has a translation."""
+    details = Details(
+        count=1, names=("a-name",), at=datetime.now(UTC), used=7, limit=9, source_address="::1"
+    )
+    sentences = {
+        kind.sentence(structs.replace(details, count=count))
+        for kind in KINDS.values()
+        for count in (1, 3)
+    }
+    missing = []
+    with speaking(language):
+        missing += [text for text in sentences if translated(text) is None]
+        for message in texts.of_mails():
+            values = {name: f"x{number}" for number, name in enumerate(PLACE.findall(message.text))}
+            if message.context == CODE and translated(filled(message.text, values)) is None:
+                missing.append(message.text)
+    assert missing == []
+
+
+def test_a_person_gets_mail_in_the_language_of_their_last_page(installation: Installation) -> None:
+    """A German page makes mails German: to the person, and to the people that they invite."""
+    owner = installation.person(installation.new_tenant().tenant_id, email="mails@example.com")
+    with httpx2.Client(timeout=REQUEST_SECONDS) as client:
+        for accepted in ("en", "de"):
+            assert _page(client, owner, f"{ROOT}/team", accepted).status_code == HTTPStatus.OK
+    invited = {"email": "mails-invited@example.com", "role": "viewer"}
+    owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", invited, status=201)
+    (mail,) = installation.mailbox.messages("mails-invited@example.com", "invitation", 1)
+    assert mail["Subject"] == "Sie sind zu pqkeep eingeladen"
+    assert "mails@example.com lädt Sie" in mail.get_content()
+    assert "als Betrachter: darf lesen" in mail.get_content()
+
+
+def test_a_stranger_gets_mail_in_the_language_of_the_request(installation: Installation) -> None:
+    """A sign-up has no account with a language yet."""
+    url = f"{installation.base_url}/api/v1/auth/register"
+    body = {"email": "stranger-mails@example.com"}
+    headers = {"Accept-Language": "de"}
+    response = httpx2.post(url, json=body, headers=headers, timeout=REQUEST_SECONDS)
+    assert response.is_success
+    (mail,) = installation.mailbox.messages("stranger-mails@example.com", "registration", 1)
+    assert mail["Subject"] == "Schließen Sie Ihre Registrierung bei pqkeep ab"
 
 
 @pytest.fixture(scope="module")

@@ -133,6 +133,10 @@ OWNER = SessionPrincipal(
 )
 
 
+async def _save_language(_: UserId, language: str) -> None:
+    """Keep no language: the pages of this file have no database."""
+
+
 @dataclass
 class Service:
     """The API's rows with their examples as responses. Some fail, and requests are noted."""
@@ -151,7 +155,7 @@ class Service:
             replace(each, handler=self._handler(each)) if each.method == "GET" else each
             for each in api_rows()
         )
-        self.apps = portal(rows, cast("Any", self), development=True)
+        self.apps = portal(rows, cast("Any", self), _save_language, development=True)
 
     def _handler(self, row: Endpoint) -> Callable[[ApiCall], Any]:
         async def respond(_: ApiCall) -> Any:

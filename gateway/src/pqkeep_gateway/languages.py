@@ -1,4 +1,4 @@
-"""The languages of pages: gettext catalogues, and the language of a request.
+"""The languages of pages and mails: gettext catalogues, and the language of a request.
 
 A text of the code is its own message id, and English needs no catalogue. Values stand in a text as
 ``{name}``. ``de.po`` has the translations, and ``make texts`` writes ``de.mo`` from it.
@@ -31,7 +31,9 @@ _FEW, _MAX_VAGUE = 8, 60
 _CONTEXT_END = "\x04"
 PLACE = re.compile(r"\{(\w+)\}")
 """The place of a value in a text."""
-_CLAUSES = frozenset({"error", "fault", "hint", "message", "problem", "reason", "instead"})
+_CLAUSES = frozenset(
+    {"error", "fault", "hint", "message", "problem", "reason", "instead", "role", "words"}
+)
 """Values that are texts of the code."""
 _LIST = "details"
 """Values that are names with "and" between them."""
@@ -124,7 +126,7 @@ def _matched(language: str, text: str, *, is_vague: bool) -> str | None:
 
 def _value(name: str, text: str) -> str:
     """Return a value in a text: a number with its noun, or a reason, is translated too."""
-    if name in _CLAUSES:
+    if name.rstrip("0123456789") in _CLAUSES:
         return said(text)
     if name.startswith(_LIST):
         return text.replace(" and ", gettext(" and "))

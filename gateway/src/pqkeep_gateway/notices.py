@@ -568,7 +568,7 @@ CAUSES: frozenset[GatewayOperation] = frozenset(
 
 def digest_text(notices: Sequence[Notice], most: int = 20) -> str:
     """Return notices as lines of one mail: at most ``most``, and the number of the others."""
-    lines = [f"- {notice.text}" for notice in notices[:most]]
+    lines = [notice.text for notice in notices[:most]]
     if len(notices) > most:
-        lines.append(f"- And {_many(len(notices) - most, 'more notice')}.")
-    return "\n".join(lines)
+        lines.append(f"And {_many(len(notices) - most, 'more notice')}.")
+    return "\n".join(f"- {line}" for line in lines)

@@ -1,5 +1,8 @@
 """The texts of e-mails to people.
 
+A mail is written in the language of its recipient when it is sent. Texts are English in the code, and
+the catalogues of ``languages`` translate them.
+
 A stored mail does not contain its token or code. Both are derived from the pepper and the mail's
 salt when it is sent, so a copy of the database is not enough to use one.
 """
@@ -17,6 +20,7 @@ from uuid import UUID, uuid4
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
+from pqkeep_gateway.languages import ENGLISH, current, gettext, said, speaking
 
 MAX_EMAIL = 254
 _MAX_LOCAL = 64
@@ -97,6 +101,7 @@ class OutgoingMail:
     inviter: str = field(default="", repr=False)
     about: str = ""
     """The announced event, as part of a sentence."""
+    language: str = ENGLISH
     attempts: int = 0
 
 
@@ -107,10 +112,14 @@ def new_mail(
     lifetime: timedelta = NOTIFICATION_LIFETIME,
     inviter: str = "",
     about: str = "",
+    language: str = ENGLISH,
 ) -> OutgoingMail:
-    """Return a mail that is not stored yet."""
+    """Return a mail that is not stored yet.
+
+    ``language``: for a recipient without an account. The others have their own.
+    """
     salt = secrets.token_bytes(_SALT_SIZE)
-    return OutgoingMail(uuid4(), kind, to, now, now + lifetime, salt, inviter, about)
+    return OutgoingMail(uuid4(), kind, to, now, now + lifetime, salt, inviter, about, language)
 
 
 def mailed_token(mail: OutgoingMail, kind: CredentialKind, pepper: Pepper) -> str:
@@ -137,35 +146,21 @@ def compose(
     """
     if not is_email(mail.to):
         raise InvalidAddressError
-    template = _TEMPLATES[mail.kind]
+    template = TEMPLATES[mail.kind]
     if not template.subject:
         return None
-    text = template.text + ("" if template.token is None else _LINK) + _FOOTER
-    message = EmailMessage(_POLICY)
-    message["From"] = Address("pqkeep", addr_spec=sender)
-    message["To"] = Address(addr_spec=mail.to)
-    message["Subject"] = template.subject
-    message["Date"] = mail.created_at
-    message["Message-ID"] = f"<{mail.id}@{sender.rpartition('@')[2]}>"
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: prevents automatic replies
-    content = text.format(
-        here=public_url.rstrip("/"),
-        inviter=mail.inviter,
-        about=mail.about,
-        at=_time(mail.created_at),
-        until=_time(mail.expires_at),
-        page=template.page,
-        endpoint=template.endpoint,
-        token="" if template.token is None else mailed_token(mail, template.token, pepper),
-        code=mailed_code(mail, pepper),
-    )
-    # A name may be beyond ASCII, and not every mail server takes eight bits.
-    message.set_content(content, cte="7bit" if content.isascii() else "quoted-printable")
-    return message
+    with speaking(mail.language):
+        return _message(mail, template, pepper, sender, public_url)
+
+
+def _line(text: str) -> str:
+    """Return a line of an announcement in the language of this context."""
+    bullet = "- " if text.startswith("- ") else ""
+    return bullet + said(text.removeprefix(bullet))
 
 
 @dataclass(frozen=True, slots=True)
-class _Template:
+class Template:
     """The text of one kind of mail."""
 
     subject: str
@@ -175,6 +170,44 @@ class _Template:
     """The portal's page for the token."""
     endpoint: str = ""
     """The API's endpoint for the token."""
+    was_it_you: bool = False
+    """Whether it says what to do if somebody else caused it."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the text, each a message of the catalogues."""
+        link = () if self.token is None else (_LINK,)
+        warning = (_WAS_IT_YOU,) if self.was_it_you else ()
+        return (self.text, *warning, *link, _FOOTER)
+
+
+def _message(
+    mail: OutgoingMail, template: Template, pepper: Pepper, sender: str, public_url: str
+) -> EmailMessage:
+    """Return the message in the language of this context."""
+    text = "".join(gettext(part) for part in template.parts)
+    message = EmailMessage(_POLICY)
+    message["From"] = Address("pqkeep", addr_spec=sender)
+    message["To"] = Address(addr_spec=mail.to)
+    message["Subject"] = gettext(template.subject)
+    message["Date"] = mail.created_at
+    message["Message-ID"] = f"<{mail.id}@{sender.rpartition('@')[2]}>"
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: prevents automatic replies
+    content = text.format(
+        here=public_url.rstrip("/"),
+        inviter=gettext(mail.inviter) if mail.inviter else "",
+        about="\n".join(_line(line) for line in mail.about.split("\n")),
+        at=shown_time(mail.created_at),
+        until=shown_time(mail.expires_at),
+        page=template.page,
+        endpoint=template.endpoint,
+        token="" if template.token is None else mailed_token(mail, template.token, pepper),
+        code=mailed_code(mail, pepper),
+    )
+    # A name may be beyond ASCII, and not every mail server takes eight bits.
+    message.set_content(content, cte="7bit" if content.isascii() else "quoted-printable")
+    message["Content-Language"] = current()  # after set_content, which removes Content-…
+    return message
 
 
 _LINK = """
@@ -192,8 +225,8 @@ _WAS_IT_YOU = """
 If this was not you, another person has access to your account: set a new password
 at once, and tell the administrators of your organization.
 """
-_TEMPLATES: Mapping[MailKind, _Template] = {
-    MailKind.INVITATION: _Template(
+TEMPLATES: Mapping[MailKind, Template] = {
+    MailKind.INVITATION: Template(
         "You are invited to pqkeep",
         "{inviter} invites you to pqkeep at {here},\nto join {about}.\n"
         "To accept, choose a password:\n",
@@ -201,7 +234,7 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "invitation",
         "accept-invitation",
     ),
-    MailKind.REGISTRATION: _Template(
+    MailKind.REGISTRATION: Template(
         "Finish signing up for pqkeep",
         "Somebody, probably you, is signing up for pqkeep at {here}\n"
         "with this address. If it was not you, ignore this message.\n"
@@ -210,13 +243,13 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "registration",
         "confirm-registration",
     ),
-    MailKind.ALREADY_REGISTERED: _Template(
+    MailKind.ALREADY_REGISTERED: Template(
         "You already have an account on pqkeep",
         "Somebody, probably you, tried to sign up for pqkeep at {here}\n"
         "with this address. It has an account already: sign in, or reset your password\n"
         "if you have forgotten it. If it was not you, ignore this message.\n",
     ),
-    MailKind.PASSWORD_RESET: _Template(
+    MailKind.PASSWORD_RESET: Template(
         "Reset your password for pqkeep",
         "Somebody, probably you, asked to reset the password of your account on pqkeep at\n"
         "{here}. If it was not you, ignore this message.\n"
@@ -225,52 +258,58 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "reset-password",
         "reset-password",
     ),
-    MailKind.DISCARDED: _Template("", ""),
-    MailKind.CODE: _Template(
+    MailKind.DISCARDED: Template("", ""),
+    MailKind.CODE: Template(
         "Your code for pqkeep",
         "To finish signing in to pqkeep at {here}, enter\n\n"
         "    {code}\n\n"
         "The code works once, until {until}. Do not share it. If you are not\n"
         "signing in, another person knows your password: set a new one.\n",
     ),
-    MailKind.PASSWORD_CHANGED: _Template(
+    MailKind.PASSWORD_CHANGED: Template(
         "Your password for pqkeep was changed",
         "At {at} the password of your account on pqkeep at {here}\n"
-        "was changed, and everybody who was signed in with it was signed out.\n" + _WAS_IT_YOU,
+        "was changed, and everybody who was signed in with it was signed out.\n",
+        was_it_you=True,
     ),
-    MailKind.SECOND_FACTOR_ADDED: _Template(
+    MailKind.SECOND_FACTOR_ADDED: Template(
         "A second factor was added to your account on pqkeep",
         "At {at} a second factor was added to your account on pqkeep at\n"
-        "{here}: signing in takes a code from now on.\n" + _WAS_IT_YOU,
+        "{here}: signing in takes a code from now on.\n",
+        was_it_you=True,
     ),
-    MailKind.SECOND_FACTOR_REMOVED: _Template(
+    MailKind.SECOND_FACTOR_REMOVED: Template(
         "The second factor of your account on pqkeep was removed",
         "At {at} the second factor of your account on pqkeep at\n"
-        "{here} was removed: the password is enough to sign in.\n" + _WAS_IT_YOU,
+        "{here} was removed: the password is enough to sign in.\n",
+        was_it_you=True,
     ),
-    MailKind.PASSKEY_ADDED: _Template(
+    MailKind.PASSKEY_ADDED: Template(
         "A passkey was added to your account on pqkeep",
         "At {at} a passkey was added to your account on pqkeep at\n"
         "{here}: it signs in without a password, and a password alone is not\n"
-        "enough. For seven days it cannot remove your older passkeys.\n" + _WAS_IT_YOU,
+        "enough. For seven days it cannot remove your older passkeys.\n",
+        was_it_you=True,
     ),
-    MailKind.PASSKEY_REMOVED: _Template(
+    MailKind.PASSKEY_REMOVED: Template(
         "A passkey of your account on pqkeep was removed",
-        "At {at} a passkey of your account on pqkeep at\n{here} was removed.\n" + _WAS_IT_YOU,
+        "At {at} a passkey of your account on pqkeep at\n{here} was removed.\n",
+        was_it_you=True,
     ),
-    MailKind.PASSKEY_CLONED: _Template(
+    MailKind.PASSKEY_CLONED: Template(
         "A passkey of your account on pqkeep may have been copied",
         "At {at} a passkey of your account on pqkeep at\n"
         "{here} was used with an old counter, and refused. This happens when a\n"
         "copy of the passkey exists. Sign in in another way, remove the passkey in the\n"
         "portal under Security, and tell the administrators of your organization.\n",
     ),
-    MailKind.RECOVERY_CODE_USED: _Template(
+    MailKind.RECOVERY_CODE_USED: Template(
         "A recovery code of your account on pqkeep was used",
         "At {at} a recovery code of your account on pqkeep at\n"
-        "{here} was used instead of your app or passkey.\n" + _WAS_IT_YOU,
+        "{here} was used instead of your app or passkey.\n",
+        was_it_you=True,
     ),
-    MailKind.DESTRUCTION_SCHEDULED: _Template(
+    MailKind.DESTRUCTION_SCHEDULED: Template(
         "Keys of your organization on pqkeep will be destroyed",
         "You are an owner of an organization on pqkeep at {here}.\n"
         "At {at} this was scheduled:\n\n"
@@ -281,7 +320,7 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "organization by the operator of the service. If none of you intended this, cancel\n"
         "it now, and check the audit log.\n",
     ),
-    MailKind.APPROVAL_REQUESTED: _Template(
+    MailKind.APPROVAL_REQUESTED: Template(
         "A request waits for your approval on pqkeep",
         "{inviter} asks a second person of your organization to approve this request:\n\n"
         "    {about}\n\n"
@@ -289,7 +328,7 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "{here}/portal/approvals\n\n"
         "Ask {inviter} before you approve it. The person that asked cannot approve it.\n",
     ),
-    MailKind.NOTICES: _Template(
+    MailKind.NOTICES: Template(
         "Your organization on pqkeep needs attention",
         "These notices of your organization on pqkeep are new:\n\n"
         "{about}\n\n"
@@ -298,7 +337,7 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "You get this message as an owner or admin, at most once in an hour. You can\n"
         "switch it off on that page.\n",
     ),
-    MailKind.OPERATOR_NOTICES: _Template(
+    MailKind.OPERATOR_NOTICES: Template(
         "Your installation of pqkeep needs attention",
         "These notices about the installation of pqkeep at {here} are new:\n\n"
         "{about}\n\n"
@@ -307,7 +346,7 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "The gateway's settings name this address in operators_mail. A message is sent at\n"
         "most once in an hour.\n",
     ),
-    MailKind.WEBHOOK_DISABLED: _Template(
+    MailKind.WEBHOOK_DISABLED: Template(
         "A webhook of your organization on pqkeep was disabled",
         "You are an owner of an organization on pqkeep at {here}.\n"
         "At {at} the webhook {about} was disabled. Its receiver asked for no\n"
@@ -320,14 +359,15 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
 
 def of_invitation(tenant_name: str, role: Role) -> str:
     """Return what a person is invited to. A name that may hold an address is left out."""
-    is_shown = _is_plain_name(tenant_name) is not None
-    where = f'the organization "{tenant_name}"' if is_shown else "an organization"
-    return f"{where} as {ROLES[role]}"
+    words = ROLES[role]
+    if _is_plain_name(tenant_name) is None:
+        return f"an organization as {words}"
+    return f'the organization "{tenant_name}" as {words}'
 
 
 def of_key(algorithm: str, version: int, keyring: str, at: datetime) -> str:
     """Return the announcement for a key version."""
-    return f"{algorithm} v{version} of the keyring {keyring} is destroyed at {_time(at)}"
+    return f"{algorithm} v{version} of the keyring {keyring} is destroyed at {shown_time(at)}"
 
 
 def of_keyring(keyring: str, days: int) -> str:
@@ -337,13 +377,14 @@ def of_keyring(keyring: str, days: int) -> str:
 
 def of_deleted_keyring(keyring: str, at: datetime) -> str:
     """Return the announcement for all keys of a deleted keyring."""
-    return f"all keys of the deleted keyring {keyring} are destroyed at {_time(at)}"
+    return f"all keys of the deleted keyring {keyring} are destroyed at {shown_time(at)}"
 
 
 def of_tenant(at: datetime) -> str:
     """Return the announcement for all keys of a tenant."""
-    return f"all keys of your organization are destroyed at {_time(at)}"
+    return f"all keys of your organization are destroyed at {shown_time(at)}"
 
 
-def _time(when: datetime) -> str:
+def shown_time(when: datetime) -> str:
+    """Return a time for people, to the minute."""
     return f"{when:%Y-%m-%d %H:%M} UTC"

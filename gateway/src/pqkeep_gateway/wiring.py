@@ -629,6 +629,7 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
                 **portal(
                     api,
                     pipeline,
+                    users.save_language,
                     moved=config.moved_pages,
                     development=config.cookies == "loopback",
                 ),

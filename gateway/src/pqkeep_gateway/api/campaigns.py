@@ -70,6 +70,7 @@ from pqkeep_gateway.http.field import (
     Problem,
 )
 from pqkeep_gateway.http.text import timestamp
+from pqkeep_gateway.outgoing_mail import shown_time
 from pqkeep_gateway.storage.campaigns import (
     Campaign,
     CampaignClosedError,
@@ -357,9 +358,9 @@ class _Campaigns:
     async def subject_of_canary(self, call: ApiCall) -> Subject:
         """Return the campaign of a canary, which disables its sources."""
         campaign = await self._stored.get(call.tenant.tenant, call[NAME])
+        until = shown_time(call[UNTIL])
         return Subject(
-            f"Begin a canary: disable the sources of the campaign {campaign.name} until"
-            f" {call[UNTIL]:%Y-%m-%d %H:%M} UTC",
+            f"Begin a canary: disable the sources of the campaign {campaign.name} until {until}",
             [campaign.sources, campaign.target, campaign.state, campaign.changed_at],
             Permission.RUN_CANARIES,
         )

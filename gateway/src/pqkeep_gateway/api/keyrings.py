@@ -728,7 +728,9 @@ class _Keyrings:
         days = call[_ARCHIVE_DAYS]
         if not days:
             return None
-        return Subject(_destroys("Create", call[NEW_NAME], days), None, Permission.ARCHIVE_KEYS)
+        name = call[NEW_NAME]
+        summary = f"Create the keyring {name}: retired private keys are destroyed after {days} days"
+        return Subject(summary, None, Permission.ARCHIVE_KEYS)
 
     async def subject_of_update(self, call: ApiCall) -> Subject | None:
         """Return a keyring that shall destroy retired keys, or earlier than now; None otherwise."""
@@ -739,7 +741,8 @@ class _Keyrings:
         keyring, state = await self._state(call, name, Operation.UPDATE_KEYRING)
         if 0 < keyring.archive_after_days <= days:
             return None
-        return Subject(_destroys("Change", name, days), state, Permission.ARCHIVE_KEYS)
+        summary = f"Change the keyring {name}: retired private keys are destroyed after {days} days"
+        return Subject(summary, state, Permission.ARCHIVE_KEYS)
 
     async def subject_of_delete(self, call: ApiCall) -> Subject:
         """Return the keyring to delete, with the number of its keys."""
@@ -809,11 +812,6 @@ def _purposes_of(call: ApiCall, field: Field[tuple[KeyPurpose, ...]]) -> tuple[K
         message = f"purposes: a keyring with derived keys has {' and '.join(DERIVED_PURPOSES)} only"
         raise FieldError(field.name, Problem.MALFORMED, message)
     return purposes
-
-
-def _destroys(verb: str, name: KeyringName, days: int) -> str:
-    """Return the summary of a keyring that destroys retired keys."""
-    return f"{verb} the keyring {name}: retired private keys are destroyed after {days} days"
 
 
 def _archive_days(call: ApiCall, field: Field[D]) -> D:

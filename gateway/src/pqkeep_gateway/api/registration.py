@@ -80,7 +80,8 @@ class _Registration:
         Only the message says whether the address is already in use. If sign-up is closed, or e-mail
         is not configured, the response is 403.
         """
-        await self._registration.begin(call[EMAIL], call.attribution)
+        language = self._cookies.language_of(call.cookies, call.accept_language)
+        await self._registration.begin(call[EMAIL], call.attribution, language)
         return ACCEPTED
 
     async def complete(self, call: ApiCall) -> WithCookies:

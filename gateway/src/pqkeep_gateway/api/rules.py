@@ -28,6 +28,7 @@ from pqkeep_gateway.http.field import (
     choice_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.outgoing_mail import shown_time
 from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_protocol.algorithms import ALIASES, Algorithm, Operation
 from pqkeep_protocol.audit import MAX_PREVIEWED, PreviewedUse, PreviewRules
@@ -570,16 +571,22 @@ class _Rules:
 
     async def subject_of(self, call: ApiCall) -> Subject:
         """Return the rules before a change of one or several."""
+        begin = call[DENY_FROM]
+        when = "" if begin is None else shown_time(begin)
         profile = call.values.get(_PROFILE_TO_PUT.name)
         if profile is not None:
-            summary = f"Put the rules of the profile {call[_PROFILE_TO_PUT]}"
+            summary = f"Put the rules of the profile {profile}"
+            if when:
+                summary = f"Put the rules of the profile {profile}, which deny from {when} on"
         elif call.values.keys() == {NAME.name}:
-            summary = f"Delete the rule {call[NAME]}"
+            name = call[NAME]
+            summary = f"Delete the rule {name}"
         else:
-            algorithms = call[ALGORITHMS]
-            summary = f"Put the rule {call[NEW_NAME]}, which ends {', '.join(algorithms)}"
-        if call[DENY_FROM] is not None:
-            summary += f" from {call[DENY_FROM]:%Y-%m-%d %H:%M} UTC on"
+            name, algorithms = call[NEW_NAME], call[ALGORITHMS]
+            ended = ", ".join(algorithms)
+            summary = f"Put the rule {name}, which ends {ended}"
+            if when:
+                summary = f"Put the rule {name}, which ends {ended} from {when} on"
         rules = await self._list(call)
         return Subject(
             summary, [rules.revision, rules.sha256.hex()], PERMISSION_OF[Operation.PUT_RULE]

@@ -410,18 +410,24 @@ class _SecondFactors:
     async def subject_of_organization(self, call: ApiCall) -> Subject | None:
         """Return the requirements to switch off; None if no approval is needed."""
         tenant = await self._stored_tenants.get(call.person.tenant)
-        ended = [
-            text
-            for text, field, is_on in (
-                ("a second factor for everybody", _REQUIRE, tenant.requires_mfa),
-                ("the approval of a second person", _REQUIRE_APPROVAL, tenant.requires_approval),
-            )
-            if is_on and call[field] is False
-        ]
-        if not ended:
+        ended = (
+            tenant.requires_mfa and call[_REQUIRE] is False,
+            tenant.requires_approval and call[_REQUIRE_APPROVAL] is False,
+        )
+        if not any(ended):
             return None
         state = [tenant.requires_mfa, tenant.requires_approval]
-        return Subject(f"No longer require {' and '.join(ended)}", state, Permission.REQUIRE_MFA)
+        return Subject(_NO_LONGER[ended], state, Permission.REQUIRE_MFA)
+
+
+_NO_LONGER = {
+    (True, False): "No longer require a second factor for everybody",
+    (False, True): "No longer require the approval of a second person",
+    (True, True): (
+        "No longer require a second factor for everybody and the approval of a second person"
+    ),
+}
+"""Summaries of the requirements that a request ends."""
 
 
 def _code_in(call: ApiCall, other: Field[str | None]) -> str:

@@ -375,7 +375,12 @@ class _Team:
         """
         tenant = await visible_tenant(call, self._tenants)
         invited = await self._invitations.invite(
-            tenant.id, call[EMAIL], call[ROLE], call.principal, call.attribution
+            tenant.id,
+            call[EMAIL],
+            call[ROLE],
+            call.principal,
+            call.attribution,
+            self._cookies.language_of(call.cookies, call.accept_language),
         )
         is_by_mail_only = self._sends_mail and call.principal.user is not None
         return InvitationData(

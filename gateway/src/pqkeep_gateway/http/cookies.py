@@ -27,6 +27,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pqkeep_gateway.http.errors import ambiguous_cookies
+from pqkeep_gateway.languages import chosen
 from pqkeep_gateway.people.passkeys import BROWSER_LIFETIME
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME, REFRESH_LIFETIME, Tokens
 from pqkeep_gateway.people.single_sign_on import REAUTHENTICATION_LIFETIME
@@ -125,6 +126,10 @@ class Cookies:
     def of_language(self, language: str) -> str:
         """Return the Set-Cookie value for the language that a person chose."""
         return self._cookie(self.language, language, "/", int(_LANGUAGE_LIFETIME.total_seconds()))
+
+    def language_of(self, cookies: Mapping[str, str], accepted: bytes) -> str:
+        """Return the language of a request, from its cookies and its Accept-Language header."""
+        return chosen(cookies.get(self.language), accepted.decode("latin-1"))
 
     @property
     def language(self) -> str:

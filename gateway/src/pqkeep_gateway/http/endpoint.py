@@ -126,6 +126,7 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     sent_cookies: SentCookies = NO_COOKIES
     user_agent: bytes = b""
     """The User-Agent header; empty if there is none."""
+    accept_language: bytes = b""
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
     """The body, if the endpoint verifies its signature."""

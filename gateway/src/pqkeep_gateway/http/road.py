@@ -411,6 +411,7 @@ class Road:
             else None,
             sent_cookies=passage.cookies,
             user_agent=headers.get(b"user-agent", b""),
+            accept_language=headers.get(b"accept-language", b""),
             step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
             signed=passage.signed,
             usage=passage.usage,

@@ -11,6 +11,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.languages import ENGLISH
 from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail, of_invitation
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
@@ -72,8 +73,11 @@ class Invitations:
         role: Role,
         by: Principal,
         attribution: Attribution,
+        language: str = ENGLISH,
     ) -> Invitation:
         """Invite a person to a role. It replaces an earlier invitation to the same address.
+
+        The mail has the inviter's language; ``language`` if the inviter has none.
 
         Raises EmailTakenError, TooManyAttemptsError, and the errors of Team.require_authority.
         """
@@ -83,9 +87,12 @@ class Invitations:
         if account is not None and (by.user is None or account.user.tenant == tenant):
             raise EmailTakenError
         now = date_of(self._clock())
-        name = OPERATOR if by.user is None else (await self._users.get(by.user)).user.email
+        inviter = None if by.user is None else await self._users.get(by.user)
+        name = OPERATOR if inviter is None else inviter.user.email
+        if inviter is not None and inviter.language is not None:
+            language = inviter.language
         about = of_invitation(await self._store.tenant_name(tenant), role)
-        mail = new_mail(MailKind.INVITATION, email, now, LIFETIME, name, about)
+        mail = new_mail(MailKind.INVITATION, email, now, LIFETIME, name, about, language)
         token = mailed_token(mail, CredentialKind.INVITATION, self._pepper)
         identifier = InvitationId(uuid4())
         invitation = Invitation(identifier, tenant, email, role, mail.expires_at, token)

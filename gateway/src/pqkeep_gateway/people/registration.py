@@ -11,6 +11,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.languages import ENGLISH
 from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
@@ -46,16 +47,17 @@ class Registration:
         self._pepper = pepper
         self._clock = clock
 
-    async def begin(self, email: str, attribution: Attribution) -> None:
+    async def begin(self, email: str, attribution: Attribution, language: str = ENGLISH) -> None:
         """Send a token to an address. Raises TooManyAttemptsError.
 
+        ``language``: that of the request, for the mail.
         If the address has an account, the work is the same, but the mail contains no token.
         """
         await self._attempts.count_mail(email, attribution.source_address)
         now = date_of(self._clock())
         is_taken = await self._users.find_by_email(email) is not None
         kind = MailKind.ALREADY_REGISTERED if is_taken else MailKind.REGISTRATION
-        mail = new_mail(kind, email, now, LIFETIME)
+        mail = new_mail(kind, email, now, LIFETIME, language=language)
         token = mailed_token(mail, CredentialKind.REGISTRATION, self._pepper)
         digest = self._pepper.digest(token)
         await self._store.add(email, digest, mail)

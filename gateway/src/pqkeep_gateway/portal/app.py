@@ -1,7 +1,7 @@
 """Serves the portal's pages: access, redirects, errors, and headers for browsers."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
@@ -12,7 +12,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialError
 from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission
-from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
+from pqkeep_gateway.access.principals import (
+    AnonymousPrincipal,
+    Principal,
+    SessionPrincipal,
+    UserId,
+)
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.access.trusted_proxies import Client
 from pqkeep_gateway.api.search import FoundKind
@@ -28,7 +33,7 @@ from pqkeep_gateway.http.errors import (
 from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.responses import accepts, request_id_of, send_error, send_not_found
 from pqkeep_gateway.http.static_document import METHODS
-from pqkeep_gateway.languages import LANGUAGES, chosen, said, speaking
+from pqkeep_gateway.languages import LANGUAGES, current, said, speaking
 from pqkeep_gateway.portal import assets
 from pqkeep_gateway.portal.lists import FORMS
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
@@ -96,6 +101,7 @@ def navigation(caller: Caller, pages: Iterable[Page]) -> tuple[Entry, ...]:
 
 
 _LOG = logger(__name__)
+SaveLanguage = Callable[[UserId, str], Awaitable[None]]
 _TENANTS = f"{OPERATOR_HOME}/tenants"
 
 CONTENT_SECURITY_POLICY = (
@@ -122,26 +128,32 @@ MAX_QUERY = 2048
 def portal(
     api: Iterable[Endpoint],
     pipeline: Pipeline,
+    save_language: SaveLanguage,
     *,
     moved: tuple[str, str] | None = None,
     development: bool = False,
 ) -> Mapping[str, ASGIApp]:
     """Return the portal's pages and files by path. Development adds the demo page.
 
-    ``moved``: requests to this host are redirected to this URL.
+    ``save_language`` stores the language of a person's last page, for mails. ``moved``: requests to
+    this host are redirected to this URL.
     """
     endpoints = {endpoint.name: endpoint for endpoint in api}
     templates = Templates()
     rows = (*PAGES, DEMO) if development else PAGES
     return {
         **{
-            ROOT + page.path: PageResource(page, endpoints, pipeline, templates, moved)
+            ROOT + page.path: PageResource(
+                page, endpoints, pipeline, templates, save_language, moved
+            )
             for page in rows
         },
         **assets.documents(),
         "/": lead_browsers,
         ROOT + "/language/{language}": LanguageChoice(pipeline),
-        ROOT + "/{path:path}": PageResource(None, endpoints, pipeline, templates, moved),
+        ROOT + "/{path:path}": PageResource(
+            None, endpoints, pipeline, templates, save_language, moved
+        ),
     }
 
 
@@ -217,12 +229,14 @@ class PageResource:
         endpoints: Mapping[str, Endpoint],
         pipeline: Pipeline,
         templates: Templates,
+        save_language: SaveLanguage,
         moved: tuple[str, str] | None,
     ) -> None:
         self._page = page
         self._endpoints = endpoints
         self._pipeline = pipeline
         self._templates = templates
+        self._save_language = save_language
         self._moved = moved
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -240,10 +254,9 @@ class PageResource:
         peer = scope["client"][0] if scope["client"] else ""
         client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
         attribution = Attribution(request_id, "", client.address)
-        preferred = cookies.values.get(self._pipeline.cookies.language)
-        accepted = headers.get(b"accept-language", b"").decode("latin-1")
+        accepted = headers.get(b"accept-language", b"")
         try:
-            with speaking(chosen(preferred, accepted)):
+            with speaking(self._pipeline.cookies.language_of(cookies.values, accepted)):
                 response = await self._respond(scope, headers, cookies, attribution)
         except Exception:  # noqa: BLE001 - the response to a fault is the same as the API's
             _LOG.exception("page failed", request_id=request_id)
@@ -292,6 +305,8 @@ class PageResource:
                 )
             except Exception as raised:  # noqa: BLE001 - the response to a fault is a page, too
                 return await self._refuse(raised, page, scope, attribution)
+        if isinstance(principal, SessionPrincipal) and principal.language != current():
+            await self._save_language(principal.user, current())
         attribution = attribution.by(str(principal))
         reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
         return await self._show(page, reader, scope)

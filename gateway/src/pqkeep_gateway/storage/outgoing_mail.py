@@ -84,20 +84,22 @@ async def add_mail_to_owners(
 
 
 async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
-    """Store a mail in the transaction of its cause."""
+    """Store a mail in the transaction of its cause, in the language of its recipient."""
+    language = sa.select(USERS.c.language).where(USERS.c.email_key == mail.to.lower())
     row = {
         "id": mail.id,
         "kind": mail.kind,
         "recipient": mail.to,
         "inviter": mail.inviter,
         "about": mail.about,
+        "language": sa.func.coalesce(language.scalar_subquery(), mail.language),
         "salt": mail.salt,
         "created_at_us": microseconds(mail.created_at),
         "expires_at_us": microseconds(mail.expires_at),
         "next_attempt_at_us": microseconds(mail.created_at),
         "attempts": mail.attempts,
     }
-    await connection.execute(sa.insert(OUTGOING_MAIL), row)
+    await connection.execute(sa.insert(OUTGOING_MAIL).values(row))
 
 
 def _next_mail(rows: sa.CursorResult[Any]) -> OutgoingMail | None:
@@ -120,5 +122,6 @@ def _mail(row: sa.Row[Any]) -> OutgoingMail:
         salt=row.salt,
         inviter=row.inviter,
         about=row.about,
+        language=row.language,
         attempts=row.attempts,
     )

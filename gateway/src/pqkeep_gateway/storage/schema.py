@@ -488,6 +488,7 @@ OUTGOING_MAIL = Table(
     Column("recipient", String(254), nullable=False),
     Column("inviter", String(254), nullable=False),
     Column("about", Text, nullable=False),
+    Column("language", String(8), nullable=False),
     Column("salt", LargeBinary(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),

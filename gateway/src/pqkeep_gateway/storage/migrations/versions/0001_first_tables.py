@@ -340,6 +340,7 @@ def _create_outboxes() -> None:
         sa.Column("recipient", sa.String(254), nullable=False),
         sa.Column("inviter", sa.String(254), nullable=False),
         sa.Column("about", sa.Text, nullable=False),
+        sa.Column("language", sa.String(8), nullable=False),
         sa.Column("salt", sa.LargeBinary(16), nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
