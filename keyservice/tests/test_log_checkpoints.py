@@ -83,8 +83,8 @@ class Signer:
     def __init__(self, service: InProcessService, attribution: Attribution) -> None:
         self._service, self._attribution = service, attribution
 
-    async def sign(self, algorithm: Algorithm) -> Checkpoint:
-        request = SignCheckpoint(tenant=INSTALLATION, algorithm=algorithm)
+    async def sign(self, algorithm: Algorithm, *, now: bool = False) -> Checkpoint:
+        request = SignCheckpoint(tenant=INSTALLATION, algorithm=algorithm, now=now)
         return (await self._service.execute(request, self._attribution)).checkpoint
 
     async def key(self, algorithm: Algorithm, version: int) -> AuditKey:
@@ -140,6 +140,21 @@ async def test_a_checkpoint_verifies_with_its_public_key(
     assert not is_good(checkpoint, key, text, b"pqkeep/v1/message")
     assert not is_good(checkpoint, key, text, b"")
     assert not is_good(checkpoint, key, text.replace(b"\n4\n", b"\n5\n"))
+
+
+async def test_an_export_signs_an_unchanged_log_again(
+    service: InProcessService, signer: Signer, tenant: TenantId
+) -> None:
+    """With ``now``, the same root is signed with the present time, and the list does not grow."""
+    await service.parts.store.commit([(new_record(tenant), None)] * 3)
+    first = await signer.sign(ML_DSA)
+    assert await signer.sign(ML_DSA) == first
+    again = await signer.sign(ML_DSA, now=True)
+    assert (again.size, again.root) == (first.size, first.root)
+    assert again.at_us > first.at_us
+    key = await signer.key(ML_DSA, again.key_version)
+    assert is_good(again, key, signed(again))
+    assert await signer.sign(ML_DSA) == first
 
 
 async def test_after_a_rotation_both_keys_are_listed(

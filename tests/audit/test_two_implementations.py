@@ -89,7 +89,6 @@ class Log:
             "log_id": str(LOG_ID),
             "tenant_id": tenant,
             "size": size,
-            "exported_at": iso_timestamp(AT_US),
         }
         public_key = b64(KEY.public_key().public_bytes_raw())
         key = {"algorithm": "Dilithium3", "key_version": 1, "public_key": public_key}

@@ -322,6 +322,8 @@ class SignCheckpoint(Request[NewCheckpoint], frozen=True, kw_only=True, tag="sig
     """Sign the log's current root, with Dilithium3 or SLH-DSA-SHA2-128s."""
 
     algorithm: Algorithm
+    now: bool = False
+    """Sign it with the present time, even if the newest checkpoint covers the same records."""
 
 
 class Consistency(Result, frozen=True, kw_only=True, tag="consistency"):

@@ -129,7 +129,13 @@ class Log:
             "proof": list(map(b64, self.path(record_id - 1, size))),
         }
 
-    def export(self, *more: Line, size: int | None = None, tenant: str | None = None) -> list[Line]:
+    def export(
+        self,
+        *more: Line,
+        size: int | None = None,
+        tenant: str | None = None,
+        at: str | None = None,
+    ) -> list[Line]:
         """Return the lines of an export: header, key, checkpoint, more, records, end."""
         size = len(self) if size is None else size
         ids = [r["id"] for r in self.records[:size] if tenant in (None, r["tenant_id"])]
@@ -139,12 +145,11 @@ class Log:
             "log_id": self.log_id,
             "tenant_id": tenant,
             "size": size,
-            "exported_at": "2026-11-21T00:00:00.000000Z",
         }
         return [
             header,
             self.signer.key(),
-            self.checkpoint(size),
+            self.checkpoint(size, at="2026-11-21T00:00:00.000000Z" if at is None else at),
             *more,
             *(self.line(record_id, size) for record_id in ids),
             {"type": "end", "records": len(ids)},

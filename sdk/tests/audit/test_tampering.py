@@ -556,15 +556,14 @@ def test_malformed_heads(log: Log, save: Save, keys: Path, line: int, bad: objec
         assert not report.is_verified, name
 
 
-@pytest.mark.parametrize("line", [0, 2], ids=["header", "checkpoint"])
 @pytest.mark.parametrize(
     "time", ["2026-99-99T00:00:00.000000Z", "2026-11-20T23:59:60.000000Z", "0000-01-01T00:00:00Z"]
 )
-def test_times_that_are_none(log: Log, check: Callable[..., Found], line: int, time: str) -> None:
+def test_times_that_are_none(log: Log, check: Callable[..., Found], time: str) -> None:
     """An impossible time is malformed, also where another time is compared with it."""
     lines = log.export(size=10)
-    lines[line]["exported_at" if line == 0 else "at"] = time
-    assert ("malformed", line + 1, None) in check(lines, [log.checkpoint(21)])
+    lines[2]["at"] = time
+    assert ("malformed", 3, None) in check(lines, [log.checkpoint(21)])
 
 
 def test_a_checkpoint_of_the_last_moment(log: Log, save: Save, keys: Path) -> None:

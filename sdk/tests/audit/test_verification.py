@@ -146,8 +146,7 @@ def test_two_exports(log: Log, save: Save, keys: Path) -> None:
 def test_a_newer_checkpoint(log: Log, save: Save, keys: Path) -> None:
     """A checkpoint after the export cannot be compared, and a note says so."""
     kept = save("kept.jsonl", [log.checkpoint(21)])
-    older = log.export(size=13)
-    older[0]["exported_at"] = "2026-11-20T11:59:59Z"
+    older = log.export(size=13, at="2026-11-20T11:59:59.000000Z")
     report = verify([save("export.jsonl", older), kept], keys)
     assert report.is_verified
     assert [note for note in report.notes if "newer than the export" in note] == [*report.notes]

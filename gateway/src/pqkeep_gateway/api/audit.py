@@ -4,7 +4,6 @@ An operator sees all records, every other caller those of their tenant. Reading 
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -475,10 +474,9 @@ class _Audit:
             raise invalid("after exports the whole log; leave out the filters", EXPORTED_AFTER.name)
         counted = call.principal.tenant or INSTALLATION
         await self._exports.count(counted)
-        began_us = time.time_ns() // 1000  # every checkpoint kept before this time is searched
         chosen = query if is_evidence else None
         exports = [AuditExport(log, tenant, beyond, chosen) for log in logs]
-        heads = [await export.head(began_us) for export in exports]
+        heads = [await export.head() for export in exports]
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             with self._exports.run(counted):

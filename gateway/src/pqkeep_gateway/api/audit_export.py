@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from pqkeep_gateway.api.audit_data import AuditKeysData, instant, record, shown, shown_keys
+from pqkeep_gateway.api.audit_data import AuditKeysData, record, shown, shown_keys
 from pqkeep_gateway.api.audit_log import AuditLog
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.http.text import base64
@@ -61,9 +61,12 @@ class AuditExport:
         self._cosigned: Sequence[Checkpoint] = ()
         """The newest checkpoints of witnesses, after ``head``."""
 
-    async def head(self, began_us: int) -> tuple[int, bytes]:
-        """Sign the log; return its size and the first lines of the export."""
-        sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
+    async def head(self) -> tuple[int, bytes]:
+        """Sign the log; return its size and the first lines of the export.
+
+        The time of the signature is that of the export.
+        """
+        sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65, now=True)
         checkpoint = (await self._log.ask(sign)).checkpoint
         signing = shown_keys(await self._log.ask(ListAuditKeys(tenant=INSTALLATION)))
         witnessed = ListCheckpoints(tenant=INSTALLATION, after=None, cosigned=True)
@@ -79,7 +82,7 @@ class AuditExport:
             trees = await self._log.ask(GetSubtrees(tenant=INSTALLATION, size=self._beyond))
             subtrees = list(map(base64, trees.hashes))
             form = {"format": FORMAT_WITHOUT_PROOFS, "after": self._beyond, "subtrees": subtrees}
-        return checkpoint.size, _head(form, self._tenant, checkpoint, signing, began_us)
+        return checkpoint.size, _head(form, self._tenant, checkpoint, signing)
 
     async def after_head(self, size: int) -> AsyncGenerator[bytes, None]:
         """Yield the remaining lines, in chunks."""
@@ -194,7 +197,6 @@ def _head(
     tenant: TenantId,
     checkpoint: Checkpoint,
     signing: AuditKeysData,
-    began_us: int,
 ) -> bytes:
     lines = [
         _line(
@@ -203,7 +205,6 @@ def _head(
             log_id=signing.log_id,
             tenant_id=None if tenant == INSTALLATION else str(tenant),
             size=checkpoint.size,
-            exported_at=instant(began_us),
         ),
         *(_line(type="key", **msgspec.structs.asdict(key)) for key in signing.keys),
         _line(type="checkpoint", **msgspec.to_builtins(shown(checkpoint))),

@@ -146,10 +146,11 @@ class CheckpointSigner:
             if await self._is_day_over():
                 await self.sign(Algorithm.SLH_DSA_SHA2_128S)
 
-    async def sign(self, algorithm: Algorithm) -> Checkpoint:
+    async def sign(self, algorithm: Algorithm, *, now: bool = False) -> Checkpoint:
         """Sign the log's current root, and store the checkpoint. Raises KeyServiceError.
 
-        If the algorithm's newest checkpoint covers the same records, return it instead.
+        If the algorithm's newest checkpoint covers the same records, return it instead. With
+        ``now``, sign the root again with the present time, and do not store that checkpoint.
         """
         if algorithm not in ALGORITHMS:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
@@ -157,7 +158,11 @@ class CheckpointSigner:
             entry = await self._active_key(algorithm)
             log_id, frontier = await self._store.frontier()
             newest = await self._store.database.read(checkpoints.find_newest_checkpoint, algorithm)
-            if newest is not None and newest.size >= frontier.size:  # never a truncated log
+            covered = -1 if newest is None else newest.size
+            # never a truncated log
+            if newest is not None and (
+                covered > frontier.size or (covered == frontier.size and not now)
+            ):
                 return newest
             at_us = clock.now_us()
             text = signed_text(log_id, frontier.size, frontier.root(), at_us)
@@ -172,8 +177,9 @@ class CheckpointSigner:
                     INSTALLATION, entry, Message(text, CONTEXT), _deadline()
                 ),
             )
-            await self._store.add_checkpoint(checkpoint)
-            self.count += 1
+            if covered < frontier.size:
+                await self._store.add_checkpoint(checkpoint)
+                self.count += 1
         return checkpoint
 
     async def sign_statement(self, statement: bytes) -> tuple[KeyVersion, bytes]:

@@ -211,9 +211,8 @@ class AuditService:
                     )
                 )
             case SignCheckpoint():
-                return NewCheckpoint(
-                    checkpoint=await self._checkpoint_signer.sign(request.algorithm)
-                )
+                signing = self._checkpoint_signer.sign(request.algorithm, now=request.now)
+                return NewCheckpoint(checkpoint=await signing)
             case GetNote():
                 return Note(text=await self._note_signer.note(request.covering))
             case TakeSubmissions():

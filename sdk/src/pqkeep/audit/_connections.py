@@ -175,7 +175,7 @@ def _unconnected(
         return f"{checkpoint} was not compared: the export's records do not hold"
     if tree.size > head.size:
         at = min(signed.checkpoint.at for signed in evidence.trees[tree])
-        exported_at = _exported_at(evidence, result)
+        exported_at = max(signed.checkpoint.at for signed in evidence.trees[head])
         if datetime.fromisoformat(exported_at) - datetime.fromisoformat(at) > ONE_MOMENT:
             message = (
                 f"the log had {tree.size} records at {at}; the export of {exported_at} knows of "
@@ -193,11 +193,3 @@ def _unconnected(
         place,
     )
     return None
-
-
-def _exported_at(evidence: Evidence, result: ExportResult) -> str:
-    return next(
-        header.exported_at
-        for place, header in evidence.headers
-        if place.file == result.portion.file
-    )

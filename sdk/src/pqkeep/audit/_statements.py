@@ -21,7 +21,6 @@ from pqkeep.audit._formats import (
     canonical,
     matches_time,
     matches_uuid,
-    time_matcher,
 )
 from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
@@ -40,7 +39,6 @@ KEY_SIZES: Mapping[str, int] = {"Dilithium3": 1952, "SLH-DSA-SHA2-128s": 32}
 """The signature algorithms of checkpoints, with the size of their public keys in bytes."""
 
 _matches_continued = re.compile(r"checkpoint-(0|[1-9]\d{0,18})-([0-9a-f]{64})", re.ASCII).fullmatch
-_matches_export_time = time_matcher(r"(\.\d{6})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,6 @@ class Header:
     log_id: str
     tenant_id: str | None
     size: int
-    exported_at: str
     after: int = 0
     """The number of records before the export's first record."""
     subtrees: tuple[bytes, ...] = ()
@@ -361,7 +358,7 @@ def _hash(value: Any, name: str) -> bytes:
 
 
 def _header(fields: _Fields) -> Header:
-    names = ("type", "format", "log_id", "tenant_id", "size", "exported_at")
+    names = ("type", "format", "log_id", "tenant_id", "size")
     if fields.text("format") == FORMAT_WITHOUT_PROOFS:
         return _header_without_proofs(fields.only(*names, "after", "subtrees"))
     fields.only(*names)
@@ -373,7 +370,6 @@ def _header(fields: _Fields) -> Header:
         log_id=fields.log_id(),
         tenant_id=None if is_whole else fields.matching("tenant_id", matches_uuid),
         size=fields.natural("size"),
-        exported_at=fields.matching("exported_at", _matches_export_time),
         is_evidence=fields.text("format") == FORMAT_OF_EVIDENCE,
     )
 
@@ -390,7 +386,6 @@ def _header_without_proofs(fields: _Fields) -> Header:
         log_id=fields.log_id(),
         tenant_id=None,
         size=size,
-        exported_at=fields.matching("exported_at", _matches_export_time),
         after=after,
         subtrees=subtrees,
         has_proofs=False,
