@@ -1,7 +1,7 @@
 """Tenants and API keys, by both clients, against the real service."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -180,6 +180,29 @@ def test_a_limited_api_key(
     assert administrator.api_keys.list(tenant.id, details=True)[1].scopes == asked["scopes"]
     with pytest.raises(ValueError, match="time zone"):
         administrator.api_keys.create(tenant.id, expires_at=datetime(2096, 1, 31))  # noqa: DTZ001
+
+
+def test_filters_of_api_keys(administrator: Client, tenant: Tenant) -> None:
+    """Each filter leaves out the API keys that it does not match."""
+    soon = datetime.now(UTC) + timedelta(days=5)
+    scopes = [Scope(operations=("encrypt",), keyrings=("payments.*",))]
+    administrator.api_keys.create(tenant.id, name="checkout-eu", scopes=scopes, expires_at=soon)
+    administrator.api_keys.create(tenant.id, name="mailer", scopes=[Scope(operations=("sign",))])
+    administrator.api_keys.revoke(tenant.id, version=2)
+
+    def versions(**asked: Any) -> list[int]:
+        return [key.version for key in administrator.api_keys.list(tenant.id, **asked)]
+
+    assert versions() == [1, 2]
+    assert versions(status="active") == [1]
+    assert versions(status="active,revoked", name="mailer") == [2]
+    assert versions(name="eu checkout") == [1]
+    assert versions(scope="payments.") == [1]
+    assert versions(expires_before=soon + timedelta(days=1)) == [1]
+    assert versions(unused_since=soon) == [1, 2]
+    assert versions(used_since=soon - timedelta(days=90)) == []
+    assert versions(created_since=soon) == []
+    assert versions(created_before=soon) == [1, 2]
 
 
 def test_no_overlap(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:

@@ -14,7 +14,7 @@ from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_facts, show_rows
 from pqkeep.cli.invocation import Invocation
-from pqkeep.cli.options import Force, Tenant, future_time
+from pqkeep.cli.options import Force, PastTime, Tenant, future_time
 from pqkeep.models import ApiKey, NewApiKey, Scope
 from pqkeep.new_files import PRIVATE
 
@@ -199,10 +199,65 @@ def create(  # noqa: PLR0913 - an option each
 
 
 @command(app, "list")
-def list_api_keys(invocation: Invocation, *, tenant: Tenant = None) -> None:
-    """List API keys. The keys themselves cannot be shown again."""
+def list_api_keys(  # noqa: PLR0913 - filters, by name
+    invocation: Invocation,
+    *,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATUS",
+            help="Only active, expired or revoked API keys; several with commas.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS",
+            help="Only API keys with these words in their name, or these last four characters.",
+            show_default=False,
+        ),
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Only API keys that may use this operation, keyring or algorithm.",
+            show_default=False,
+        ),
+    ] = None,
+    created_since: PastTime = None,
+    created_before: PastTime = None,
+    used_since: PastTime = None,
+    unused_since: PastTime = None,
+    expires_before: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="TIME",
+            parser=future_time,
+            help="Only active API keys that expire before: a span such as 30d, or a time.",
+            show_default=False,
+        ),
+    ] = None,
+    tenant: Tenant = None,
+) -> None:
+    """List API keys. The keys themselves cannot be shown again.
+
+    Of those that no program has used for 90 days: --status active --unused-since 90d.
+    """
     with invocation.connect() as client:
-        keys = client.api_keys.list(choice.tenant_id(client, tenant), details=True)
+        keys = client.api_keys.list(
+            choice.tenant_id(client, tenant),
+            details=True,
+            status=status,
+            name=name,
+            scope=scope,
+            created_since=created_since,
+            created_before=created_before,
+            used_since=used_since,
+            unused_since=unused_since,
+            expires_before=expires_before,
+        )
     rows = keys if invocation.is_json else tuple(map(listed, keys))
     show_rows(invocation, "api_keys", rows, COLUMNS)
 

@@ -45,12 +45,43 @@ class ApiKeys(Generic[T_co]):
         return get("/auth/api-key", _own_api_key)
 
     @Operation
-    def list(self, tenant_id: str, *, details: bool = False) -> Call[tuple[ApiKey, ...]]:
+    def list(  # noqa: PLR0913 - filters, by name
+        self,
+        tenant_id: str,
+        *,
+        details: bool = False,
+        status: str | None = None,
+        name: str | None = None,
+        scope: str | None = None,
+        created_since: datetime | None = None,
+        created_before: datetime | None = None,
+        used_since: datetime | None = None,
+        unused_since: datetime | None = None,
+        expires_before: datetime | None = None,
+    ) -> Call[tuple[ApiKey, ...]]:
         """Return a tenant's API keys by version, without the keys themselves.
 
         ``details`` adds name, limits, time and address of the last use, and the end of an overlap.
+        ``status`` is ``active``, ``expired`` or ``revoked``, or several, separated by commas.
+        ``name``: words in the name, or the last four characters. ``scope``: the beginning of an
+        operation, group, keyring or algorithm in the scopes; API keys without scopes match too.
+        Times have an offset from UTC.
         """
-        return get(_path(tenant_id), _api_keys, {"details": "true" if details else None})
+        times = {
+            "created_since": created_since,
+            "created_before": created_before,
+            "used_since": used_since,
+            "unused_since": unused_since,
+            "expires_before": expires_before,
+        }
+        query = {
+            "details": "true" if details else None,
+            "status": status,
+            "name": name,
+            "scope": scope,
+            **{field: None if at is None else at.isoformat() for field, at in times.items()},
+        }
+        return get(_path(tenant_id), _api_keys, query)
 
     @Operation
     def rotate(
