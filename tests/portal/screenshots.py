@@ -1,4 +1,7 @@
-"""``make screenshots``: every page of the portal, on a desktop and a phone, light and dark."""
+"""``make screenshots``: every page of the portal, on a desktop and a phone, light and dark.
+
+With ``--images``, the pictures of the documentation are made anew, and no others.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 from tests.fixtures.browser import ARGUMENTS, CHROMIUM, DESKTOP, PHONE
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
@@ -26,6 +29,17 @@ LEFT_OUT = {"/resume"}
 BY_LINK = {"/invitation", "/registration", "/reset-password"}
 TOKEN = "#" + "x" * 43
 """The token in a message's link, without which these pages show no form."""
+
+
+ILLUSTRATIONS = (
+    ("portal-overview", "", "light", "desktop", 820),
+    ("portal-keys", "/keys", "light", "desktop", 870),
+    ("portal-keys-dark", "/keys", "dark", "desktop", 820),
+    ("portal-audit", "/audit", "light", "desktop", 820),
+    ("portal-security", "/security", "light", "phone", 705),
+)
+"""The documentation's pictures: name, path, scheme, size and height."""
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
 def paths(owner: Caller) -> dict[str, str]:
@@ -63,31 +77,57 @@ def photograph(browser: Browser, installation: Installation, folder: Path) -> in
         views.append((name or "overview", ROOT + path, person))
     for (size, viewport), scheme in itertools.product(SIZES.items(), SCHEMES):
         for name, path, person in views:
-            context = browser.new_context(
-                base_url=installation.base_url,
-                viewport=viewport,
-                color_scheme="light" if scheme == "light" else "dark",
-                has_touch=size == "phone",
-            )
-            if person is not None:
-                context.add_cookies(cookies_of(person))
-            tab = context.new_page()
-            response = tab.goto(path, wait_until="networkidle")
-            if response is None or not response.ok:
-                print(f"{path}: {response.status if response else 'no answer'}", file=sys.stderr)
+            tab = _open(browser, installation, person, path, size, scheme)
             # The navigation is as high as the window, so the window has to be as high as the page.
             height = tab.evaluate("document.documentElement.scrollHeight")
             tab.set_viewport_size({**viewport, "height": max(height, viewport["height"])})
             tab.screenshot(path=folder / f"{name}-{size}-{scheme}.png", full_page=True)
-            context.close()
+            tab.context.close()
     return len(views)
+
+
+def illustrate(browser: Browser, installation: Installation) -> int:
+    """Write the pictures of the documentation; return their number."""
+    owner = make(installation).owner
+    for name, path, scheme, size, height in ILLUSTRATIONS:
+        tab = _open(browser, installation, owner, ROOT + path, size, scheme)
+        tab.set_viewport_size({**SIZES[size], "height": height})
+        tab.screenshot(path=IMAGES / f"{name}.png")
+        tab.context.close()
+    return len(ILLUSTRATIONS)
+
+
+def _open(
+    browser: Browser,
+    installation: Installation,
+    person: Caller | None,
+    path: str,
+    size: str,
+    scheme: str,
+) -> Page:
+    """Open a page as a person, in a size and a scheme."""
+    context = browser.new_context(
+        base_url=installation.base_url,
+        viewport=SIZES[size],
+        color_scheme="light" if scheme == "light" else "dark",
+        has_touch=size == "phone",
+    )
+    if person is not None:
+        context.add_cookies(cookies_of(person))
+    tab = context.new_page()
+    response = tab.goto(path, wait_until="networkidle")
+    if response is None or not response.ok:
+        print(f"{path}: {response.status if response else 'no answer'}", file=sys.stderr)
+    return tab
 
 
 def main() -> int:
     """Run an installation, and photograph it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, default=Path("screenshots"), help="the folder")
-    folder = parser.parse_args().to
+    parser.add_argument("--images", action="store_true", help="only those of the documentation")
+    arguments = parser.parse_args()
+    folder = IMAGES if arguments.images else arguments.to
     folder.mkdir(parents=True, exist_ok=True)
     if not CHROMIUM.exists():
         print(
@@ -100,7 +140,11 @@ def main() -> int:
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        pages = photograph(browser, installation, folder)
+        pages = (
+            illustrate(browser, installation)
+            if arguments.images
+            else photograph(browser, installation, folder)
+        )
         browser.close()
     print(f"{pages} pages in {folder}")
     return 0
