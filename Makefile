@@ -116,7 +116,7 @@ migration: $(VENV)/dev ## move 100,000 rows and 1,000 files by a campaign, kille
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)
 
-interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms .interop/go .interop/typescript ## run the Go and TypeScript clients, Transit's clients, age, SOPS, Bouncy Castle and kube-apiserver's code: needs Go and npm; Maven and PQKEEP_OPENBAO=bao add theirs
+interop: $(VENV)/dev .interop/made .interop/age .interop/kubernetes .interop/cms .interop/go .interop/typescript ## run the Go and TypeScript clients, Transit's clients, age, SOPS, Bouncy Castle, OpenSSL 3.5 and kube-apiserver's code: needs Go and npm; Maven, mmdebstrap and PQKEEP_OPENBAO=bao add theirs
 	$(BIN)/pytest -n 0 -m campaign tests/transit tests/age tests/kubernetes tests/cms tests/clients tests/typescript $(ARGS)
 
 typescript: $(VENV)/dev ## generate the TypeScript client's types from the API: needs npm
