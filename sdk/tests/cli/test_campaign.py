@@ -518,6 +518,27 @@ def test_rows_of_other_types_than_their_columns(command: Command, campaign: Clie
     assert (ended.status, "is not UTF-8" in ended.err) == (0, True)
 
 
+def test_rows_that_a_driver_cannot_read(
+    command: Command, campaign: Client, postgres_server: PostgresServer
+) -> None:
+    """A time that Python does not have, as a key, ends a run; another key serves. A huge value is no data."""
+    name = postgres_server.new_database("postgres")
+    url = postgres_server.url("postgres", name).replace("postgresql://", "postgresql+psycopg://")
+    engine = sa.create_engine(url)
+    with engine.begin() as own:
+        own.exec_driver_sql("CREATE TABLE t (at timestamptz PRIMARY KEY, id int UNIQUE, v text)")
+        text = campaign.kem.encrypt_to_envelope(TEXT).envelope
+        insert = sa.text("INSERT INTO t VALUES ('infinity', 1, :v), (now(), 2, repeat('v', :size))")
+        own.execute(insert, {"v": text, "size": 2 * LARGEST})
+    engine.dispose()
+    run = ["campaign", "run", NAME, "--sql", url, "--table", "t", "--column", "v"]
+    ended = command(*run)
+    assert (ended.status, "name another unique key: --key" in ended.err) == (2, True), ended.err
+    moved = made(command(*run, "--key", "id", "--output", "json"))
+    assert (moved["moved"], moved["not_pqkeep"]) == (1, 1)
+    postgres_server.drop(name)
+
+
 def test_files_that_are_no_files(command: Command, campaign: Client) -> None:
     """A pipe is refused at once. A place whose name would be cut needs a name of its own."""
     folder = command.directory

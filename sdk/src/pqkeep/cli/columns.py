@@ -412,7 +412,12 @@ def _database() -> Iterator[None]:
     """Turn errors of the database into Refusals. Their texts may have data and passwords."""
     try:
         yield
-    except (sa.exc.SQLAlchemyError, UnicodeError) as error:
+    except (sa.exc.DataError, UnicodeError) as error:
+        raise Refusal(
+            f"the driver cannot read or send a value: {_reason(error)}",
+            "name another unique key: --key",
+        ) from None
+    except sa.exc.SQLAlchemyError as error:
         raise Refusal(
             f"the database fails: {_reason(error)}",
             "check the address, the password, and that the role may read and update the table",
