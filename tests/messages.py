@@ -134,16 +134,17 @@ def _use_of(node: ast.AST, errors: frozenset[str]) -> str | None:
             return "error"
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return "error" if _returns_error(node) else None
-        case ast.Call(func=function):
-            return _use_of_call(ast.unparse(function), errors)
+        case ast.Call(func=ast.Attribute(attr=name)):
+            if name in QUIET_LOG_LEVELS:
+                return "quiet"
+            return "log" if name in LOG_LEVELS else _use_of_call(name, errors)
+        case ast.Call(func=ast.Name(id=name)):
+            return _use_of_call(name, errors)
         case _:
             return None
 
 
-def _use_of_call(function: str, errors: frozenset[str]) -> str | None:
-    _, dot, name = function.rpartition(".")
-    if dot and name in LOG_LEVELS | QUIET_LOG_LEVELS:
-        return "log" if name in LOG_LEVELS else "quiet"
+def _use_of_call(name: str, errors: frozenset[str]) -> str | None:
     if name in HELP_CALLS:
         return "help"
     return "error" if ERROR_NAME.search(name) or name in errors else None
@@ -155,10 +156,10 @@ def _returns_error(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _is_command(path: str, function: ast.FunctionDef) -> bool:
-    decorators = " ".join(map(ast.unparse, function.decorator_list))
     if path.startswith("server/src/pqkeep_server/commands/"):
         return not function.name.startswith("_")
     if path.startswith(("sdk/src/pqkeep/cli/", "server/src/pqkeep_server/")):
+        decorators = " ".join(map(ast.unparse, function.decorator_list))
         return "command" in decorators or "typer" in ast.unparse(function.args)
     return False
 

@@ -25,7 +25,11 @@ def violations(source: str) -> list[int]:
 
 
 def _called(call: ast.Call) -> str:
-    return ast.unparse(call.func).rpartition(".")[2]
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
 
 
 def _parts(call: ast.Call) -> Iterator[ast.AST]:
