@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml  # type: ignore[import-untyped]
 from tests.deploy.tools import needs
@@ -422,6 +421,8 @@ FREE = ("annotations", "labels", "matchLabels", "nodeSelector")
 
 def test_a_misspelt_name_is_refused_at_each_level() -> None:
     """The values' schema refuses every name that lacks its last letter."""
+    import jsonschema  # noqa: PLC0415 - takes longer than all other imports of the tests
+
     schema = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert schema.is_valid(values)
