@@ -4,6 +4,7 @@ import asyncio
 import resource
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -119,3 +120,38 @@ async def test_a_disk_that_fails_while_it_is_read(kind: str, database: Database)
     """A disk error during a read is DatabaseUnavailableError too."""
     with pytest.raises(DatabaseUnavailableError):
         await getattr(database, kind)(sort_on_disk)
+
+
+async def test_a_cancelled_write_waits_for_its_commit(database_path: Path) -> None:
+    """A task that is cancelled during its commit ends as cancelled, and the commit is whole.
+
+    A rollback meanwhile would raise an error of SQLite in place of the cancellation.
+    """
+    database = SqliteDatabase(str(database_path))
+    loop, is_committing, is_cancelled = (
+        asyncio.get_running_loop(),
+        asyncio.Event(),
+        threading.Event(),
+    )
+
+    def trace(statement: str) -> None:
+        if statement == "COMMIT":
+            loop.call_soon_threadsafe(is_committing.set)
+            is_cancelled.wait(
+                1
+            )  # a rollback would wait for this thread, which holds the connection
+
+    def create(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE written (number INTEGER)")
+
+    database._driver.set_trace_callback(trace)
+    writing = asyncio.create_task(database.write(create))
+    await is_committing.wait()
+    writing.cancel()
+    loop.call_later(0.05, is_cancelled.set)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    database._driver.set_trace_callback(None)
+    count = "SELECT count(*) FROM written"
+    assert await database.read(lambda c: c.exec_driver_sql(count).scalar()) == 0
+    await database.close()

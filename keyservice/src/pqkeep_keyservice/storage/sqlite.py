@@ -104,7 +104,7 @@ class SqliteDatabase:
             try:
                 self._driver.execute("BEGIN IMMEDIATE")
                 result = function(self._connection, *arguments)
-                await self._commit_thread.run(self._commit)
+                await self._in_commit_thread(self._commit)
             except (sqlite3.Error, sa.exc.DBAPIError) as error:
                 self._raise_if_transient(error)
                 raise
@@ -162,8 +162,20 @@ class SqliteDatabase:
         file.
         """
         async with self._lock:
-            self.is_scrubbed = await self._commit_thread.run(self._empty_write_ahead_log)
+            self.is_scrubbed = await self._in_commit_thread(self._empty_write_ahead_log)
         return self.is_scrubbed
+
+    async def _in_commit_thread(self, function: Callable[[], T]) -> T:
+        """Run a function in the commit thread. A cancellation waits for its end.
+
+        Otherwise the caller could roll back while the thread commits, which is an error of SQLite
+        in place of the cancellation.
+        """
+        try:
+            return await self._commit_thread.run(function)
+        except asyncio.CancelledError:
+            await self._commit_thread.run(_nothing)
+            raise
 
     def _commit(self) -> None:
         self._driver.execute("COMMIT")
@@ -193,6 +205,10 @@ class SqliteDatabase:
         if self._is_failing:
             self._is_failing = False
             _LOG.warning("the database can be written again")
+
+
+def _nothing() -> None:
+    """Do nothing, behind all earlier functions of a thread."""
 
 
 def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
