@@ -32,6 +32,7 @@ from pqkeep_protocol.codec import (
     FramedConnection,
     ToGateway,
     ToKeyService,
+    Unreadable,
 )
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Encapsulate, Encapsulated
@@ -55,7 +56,7 @@ async def serve_back(path: str) -> None:
     key = mlkem.MLKEM768PrivateKey.generate().public_key()
 
     def connection() -> FramedConnection[ToKeyService]:
-        def receive(frame: ToKeyService) -> None:
+        def receive(frame: ToKeyService | Unreadable) -> None:
             secret, ciphertext = key.encapsulate()
             result = Encapsulated(kem_ciphertext=ciphertext, shared_secret=secret)
             made.send(Answer(frame.id, result))
@@ -70,13 +71,13 @@ async def serve_back(path: str) -> None:
 
 async def serve_front(path: str) -> None:
     """Respond to every POST with an encapsulation from the back."""
-    waiting: dict[int, asyncio.Future[ToGateway]] = {}
+    waiting: dict[int, asyncio.Future[ToGateway | Unreadable]] = {}
     ids = itertools.count(1)
     encoder = msgspec.json.Encoder()
     decoder = msgspec.json.Decoder(Body)
     loop = asyncio.get_running_loop()
 
-    def receive(frame: ToGateway) -> None:
+    def receive(frame: ToGateway | Unreadable) -> None:
         waiting.pop(frame.id).set_result(frame)
 
     _, connection = await loop.create_unix_connection(

@@ -26,13 +26,14 @@ from pqkeep_protocol.codec import (
     Ping,
     Pong,
     Refusal,
+    Unreadable,
     encode,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_SHARD, KeyVersion, TenantId
 from pqkeep_protocol.messages import Decrypted, Encrypt, Encrypted
 
-Answering = Callable[[Call], Answer | Refusal | None]
+Answering = Callable[[Call], Answer | Refusal | bytes | None]
 
 
 def _silent(_: Call) -> None:
@@ -46,10 +47,11 @@ async def _serve(
     while data := await reader.read(4096):
         decoder.space()[: len(data)] = data
         for frame in decoder.filled(len(data)):
+            assert not isinstance(frame, Unreadable)
             if isinstance(frame, Ping):
                 writer.write(encode(Pong(frame.id, DEFAULT_SHARD, 1, UUID(int=1))))
             elif (reply := response(frame)) is not None:
-                writer.write(encode(reply))
+                writer.write(reply if isinstance(reply, bytes) else encode(reply))
     writer.close()
     await writer.wait_closed()
 
@@ -125,7 +127,7 @@ async def test_a_call_is_told_its_outcome_once(tmp_path: Path) -> None:
         4: lambda call: Refusal(call.id, ErrorKind.STANDBY),
     }
 
-    def respond(call: Call) -> Answer | Refusal | None:
+    def respond(call: Call) -> Answer | Refusal | bytes | None:
         assert isinstance(call.request, Encrypt)
         return responses[len(call.request.plaintext)](call)
 
@@ -186,6 +188,31 @@ async def test_a_fault_where_an_outcome_is_told_ends_no_connection(tmp_path: Pat
         client.call(encrypt(), ATTRIBUTION, HERE, fail)
         assert isinstance(await outcome_of(client, encrypt()), Encrypted)
         assert all(connection.is_open for connection in client._connections)
+
+
+async def test_a_response_that_cannot_be_read_fails_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only its call is told BAD_RESPONSE. Calls in flight are answered on the same connection."""
+    calls: list[Call] = []
+
+    def respond(call: Call) -> bytes | None:
+        calls.append(call)
+        if len(calls) < 3:
+            return None
+        answers = [_encrypted(one) for one in calls]
+        damaged = encode(answers[1]).replace(b"encrypted", b"nonsense!")
+        return bytes(encode(answers[2]) + damaged + encode(answers[0]))
+
+    async with client_of(tmp_path, respond) as client:
+        (connection,) = client._connections
+        first = connection._connection
+        outcomes = await asyncio.gather(*(outcome_of(client, encrypt()) for _ in range(3)))
+        good = Encrypted(ciphertext=b"made", version=KeyVersion(1))
+        assert outcomes == [good, ErrorKind.BAD_RESPONSE, good]
+        assert connection._connection is first
+        assert client.waiting == 0
+    assert caplog.text.count("a response of the key service cannot be read") == 1
 
 
 async def test_whoever_gives_a_call_up_is_told_nothing(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pqkeep_protocol.codec import (
     Pong,
     Refusal,
     ToGateway,
+    Unreadable,
     encode,
 )
 from pqkeep_protocol.errors import ErrorKind
@@ -51,7 +52,7 @@ class Peer:
         self.reader, self.writer = reader, writer
         self._decoder = FrameDecoder(TO_GATEWAY)
 
-    async def ask(self, frame: Ping | Call) -> ToGateway | None:
+    async def ask(self, frame: Ping | Call) -> ToGateway | Unreadable | None:
         """Return the response to a frame, or None if the connection ends."""
         with suppress(OSError):
             self.writer.write(encode(frame))

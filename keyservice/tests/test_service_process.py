@@ -40,6 +40,7 @@ from pqkeep_protocol.codec import (
     Refusal,
     ToGateway,
     ToKeyService,
+    Unreadable,
     encode,
 )
 from pqkeep_protocol.errors import ErrorKind
@@ -91,7 +92,7 @@ class Client:
     def send(self, *frames: ToKeyService) -> None:
         self.socket.sendall(b"".join(encode(frame) for frame in frames))
 
-    def receive(self) -> Iterator[ToGateway]:
+    def receive(self) -> Iterator[ToGateway | Unreadable]:
         """Yield frames until the connection ends."""
         with suppress(ConnectionError):
             while size := self.socket.recv_into(self._decoder.space()):

@@ -1,15 +1,26 @@
-"""For any input the decoder returns frames or raises ProtocolError, and nothing else."""
+"""For any input the decoder returns frames or raises ProtocolError, and nothing else.
+
+A frame with a readable kind and id is returned as Unreadable, and the frames behind it are read.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from tests.sampling import step
 
-from pqkeep_protocol.codec import TO_GATEWAY, TO_KEY_SERVICE, FrameDecoder, ProtocolError, encode
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    TO_KEY_SERVICE,
+    FrameDecoder,
+    ProtocolError,
+    Unreadable,
+    encode,
+)
 
 NewDecoder = Callable[[], FrameDecoder[Any]]
 Feed = Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]
@@ -80,11 +91,47 @@ def test_damaged_frames(
 def test_truncated_bodies(
     data: st.DataObject, frames: SearchStrategy[Any], new_decoder: NewDecoder, feed: Feed
 ) -> None:
-    """A truncated body is never a frame."""
-    body = bytes(encode(data.draw(frames)))[4:]
-    kept = data.draw(st.integers(0, len(body) - 1))
-    with pytest.raises(ProtocolError):
-        feed(new_decoder(), framed(body[:kept]))
+    """A truncated body is never a frame. From its id on, only the id of it is known."""
+    frame = data.draw(frames)
+    body, beginning = bytes(encode(frame))[4:], beginning_of(frame)
+    kept = data.draw(st.integers(0, len(body) - 1) | st.integers(0, len(beginning)))
+    if len(beginning) <= kept < len(body):
+        assert feed(new_decoder(), framed(body[:kept])) == [unreadable(frame)]
+    elif kept < len(beginning):
+        with pytest.raises(ProtocolError):
+            feed(new_decoder(), framed(body[:kept]))
+
+
+@fuzzing
+@given(data=st.data())
+def test_damage_behind_the_id(
+    data: st.DataObject, frames: SearchStrategy[Any], new_decoder: NewDecoder, feed: Feed
+) -> None:
+    """Whatever follows its id, a frame keeps the id, and the next frame is read."""
+    frame, following = data.draw(frames), data.draw(frames)
+    beginning = beginning_of(frame)
+    rest = bytes(encode(frame))[4 + len(beginning) :]
+    if data.draw(st.booleans()):
+        rest = data.draw(st.binary(max_size=256))
+    elif rest:
+        at = data.draw(st.integers(0, len(rest) - 1))
+        rest = rest[:at] + data.draw(st.binary(max_size=8)) + rest[at + 1 :]
+    damaged, untouched = feed(new_decoder(), framed(beginning + rest) + encode(following))
+    assert damaged.id == frame.id
+    assert untouched == following
+    if isinstance(damaged, Unreadable):
+        assert damaged == unreadable(frame)
+
+
+def beginning_of(frame: Any) -> bytes:
+    """Return the bytes of a frame's body up to its id."""
+    array = bytes(encode(frame)[4:5])
+    return array + msgspec.msgpack.encode((frame.__struct_config__.tag, frame.id))[1:]
+
+
+def unreadable(frame: Any) -> Unreadable:
+    """Return what is known of a frame with an unreadable rest."""
+    return Unreadable(frame.id, frame.__struct_config__.tag)
 
 
 CALL = b"\x95\xa4call\x01\x02\x94\xa1r\xa1p\xa1a\xa1y"
@@ -126,11 +173,51 @@ def test_the_hostile_bodies_are_close_to_valid_ones(body: bytes, feed: Feed) -> 
     assert len(feed(decoder, framed(body))) == 1
 
 
+KINDS = {
+    "to the key service": (b"\xa4call\x01", b"\xa4ping\x01"),
+    "to the gateway": (b"\xa4pong\x01",),
+}
+KINDS["to the gateway"] += (b"\xa6answer\x01",)
+"""Kinds with the id 1."""
+
+
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_bodies(body: bytes, new_decoder: NewDecoder, feed: Feed) -> None:
-    """Each hostile body is refused in both directions, without a crash or a large allocation."""
-    with pytest.raises(ProtocolError):
-        feed(new_decoder(), framed(body))
+def test_hostile_bodies(body: bytes, direction: str, new_decoder: NewDecoder, feed: Feed) -> None:
+    """Each hostile body is refused in both directions, without a crash or a large allocation.
+
+    In its own direction, one with an id is Unreadable.
+    """
+    if body[1:].startswith(KINDS[direction]):
+        (frame,) = feed(new_decoder(), framed(body))
+        assert frame == Unreadable(1, body[2 : body.index(b"\x01")].decode())
+    else:
+        with pytest.raises(ProtocolError):
+            feed(new_decoder(), framed(body))
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        (b"\x00", 0),
+        (b"\x7f", 127),
+        (b"\xcc\x80", 128),
+        (b"\xcd\x01\x00", 256),
+        (b"\xce\x00\x01\x00\x00", 65_536),
+        (b"\xcf" + b"\xff" * 8, 2**64 - 1),
+        (b"\xcf" + b"\xff" * 7, None),
+        (b"\xd0\x80", None),
+        (b"\xff", None),
+        (b"\xc0", None),
+    ],
+)
+def test_ids_of_every_size_are_read(number: bytes, value: int | None, feed: Feed) -> None:
+    """An id of each size is read in front of an unreadable rest. No other value is an id."""
+    frame = framed(b"\x94\xa4call" + number)
+    if value is None:
+        with pytest.raises(ProtocolError):
+            feed(FrameDecoder(TO_KEY_SERVICE), frame)
+    else:
+        assert feed(FrameDecoder(TO_KEY_SERVICE), frame) == [Unreadable(value, "call")]
 
 
 @pytest.mark.parametrize("number", [b"\xcf" + b"\xff" * 8, b"\xd3\x80" + bytes(7)])

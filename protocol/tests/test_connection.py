@@ -14,6 +14,7 @@ from pqkeep_protocol.codec import (
     Pong,
     ProtocolError,
     ToKeyService,
+    Unreadable,
     encode,
 )
 
@@ -27,7 +28,7 @@ class End:
     def __init__(
         self, *, patient: bool = True, admitted: bool = True, echoes: bool = False
     ) -> None:
-        self.frames: list[ToKeyService] = []
+        self.frames: list[ToKeyService | Unreadable] = []
         self.lost: list[Exception | None] = []
         self.over = asyncio.Event()
         self._echoes = echoes
@@ -39,7 +40,7 @@ class End:
             accepts=lambda _: admitted,
         )
 
-    def _receive(self, frame: ToKeyService) -> None:
+    def _receive(self, frame: ToKeyService | Unreadable) -> None:
         self.frames.append(frame)
         if self._echoes:
             self.connection.send(Pong(frame.id))
@@ -94,6 +95,24 @@ async def test_nonsense_ends_the_connection_with_its_reason(connect: Connect) ->
     (reason,) = end.lost
     assert isinstance(reason, ProtocolError)
     assert await loop.sock_recv(peer, 100) == b""
+
+
+async def test_a_frame_with_an_unreadable_rest_ends_nothing(connect: Connect) -> None:
+    """Such a frame is delivered by its id, and the frames behind it are delivered."""
+    end = End(echoes=True)
+    peer = await connect(end)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(
+        peer, encode(Ping(1)) + b"\0\0\0\x08\x93\xa4call\x02\xc1" + encode(Ping(3))
+    )
+    expected = b"".join(encode(Pong(number)) for number in (1, 2, 3))
+    got = b""
+    async with asyncio.timeout(SECONDS):
+        while len(got) < len(expected):
+            got += await loop.sock_recv(peer, 100)
+    assert got == expected
+    assert end.frames == [Ping(1), Unreadable(2, "call"), Ping(3)]
+    assert end.lost == []
 
 
 async def test_a_connection_that_is_over_keeps_no_buffer(connect: Connect) -> None:

@@ -35,6 +35,7 @@ from pqkeep_protocol.codec import (
     Pong,
     ToGateway,
     ToKeyService,
+    Unreadable,
     encode,
 )
 from pqkeep_protocol.keys import DEFAULT_SHARD
@@ -89,6 +90,7 @@ class FakeKeyService:
             while data := await reader.read(decoder.space().nbytes):
                 decoder.space()[: len(data)] = data
                 for frame in decoder.filled(len(data)):
+                    assert not isinstance(frame, Unreadable)
                     self._answer(frame, writer)
             writer.close()
 

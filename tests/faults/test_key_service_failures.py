@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from tests.faults.conftest import Reply
 
@@ -54,7 +55,7 @@ NONSENSE: list[object] = [
     ),
     pytest.param(lambda call: _in_place_of(call, b"\xc1" * 20), id="no msgpack"),
     pytest.param(
-        lambda call: _in_place_of(call, b"\x93\xa6answer\x01\xc0"),
+        lambda call: _in_place_of(call, msgspec.msgpack.encode(("answer", call.id, None))),
         id="no result",
     ),
     pytest.param(lambda call: _in_place_of(call, b""), id="an empty frame"),

@@ -22,7 +22,15 @@ from tests.simulation.shard import Shard
 
 from pqkeep_gateway.storage.shards import SqlShards
 from pqkeep_protocol.administration import AnyMoveRequest
-from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FramedConnection, Refusal, ToGateway
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    Answer,
+    Call,
+    FramedConnection,
+    Refusal,
+    ToGateway,
+    Unreadable,
+)
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Result
@@ -148,10 +156,10 @@ class Operator:
             case _:
                 raise FindingError("answers", f"{request!r} is answered {response!r}")
 
-    async def _exchange(self, shard: Shard, call: Call, seconds: float) -> ToGateway:
-        response: asyncio.Future[ToGateway] = self._loop.create_future()
+    async def _exchange(self, shard: Shard, call: Call, seconds: float) -> ToGateway | Unreadable:
+        response: asyncio.Future[ToGateway | Unreadable] = self._loop.create_future()
 
-        def receive(frame: ToGateway) -> None:
+        def receive(frame: ToGateway | Unreadable) -> None:
             if not response.done():
                 response.set_result(frame)
 

@@ -19,7 +19,15 @@ from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_protocol.administration import AnyAdministrationResult
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import AnyAuditResult
-from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FramedConnection, Refusal, ToGateway
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    Answer,
+    Call,
+    FramedConnection,
+    Refusal,
+    ToGateway,
+    Unreadable,
+)
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -153,7 +161,7 @@ class Service:
                         return pid
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _receive(self, frame: ToGateway) -> None:
+    def _receive(self, frame: ToGateway | Unreadable) -> None:
         match frame:
             case Answer(id=number, result=result):
                 self._waiting.pop(number).set_result(result)

@@ -33,6 +33,7 @@ from pqkeep_protocol.codec import (
     ProtocolError,
     Refusal,
     ToGateway,
+    Unreadable,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION
@@ -311,10 +312,16 @@ class KeyConnection:
             self.epoch = pong.epoch
             on_epoch()
 
-    def _receive(self, frame: ToGateway) -> None:
+    def _receive(self, frame: ToGateway | Unreadable) -> None:
+        reply: Reply
+        if isinstance(frame, Unreadable):
+            self._log.warning("a response of the key service cannot be read", kind=frame.kind)
+            reply = KeyServiceError(ErrorKind.BAD_RESPONSE)
+        else:
+            reply = frame
         waiting = self._waiting.pop(frame.id, None)
         if waiting is not None:
-            _tell(waiting, frame)
+            _tell(waiting, reply)
 
     def _fail_all(self, kind: ErrorKind) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -2,7 +2,8 @@
 
 A request with its keys in memory runs at once, and its response follows the commit of its record.
 Any other request becomes a task. Requests over the limit are refused at once. So are requests that
-arrive while the server drains, or while another key service is the database's writer.
+arrive while the server drains, or while another key service is the database's writer. A request
+that cannot be read is refused if its id can be read; otherwise its connection ends.
 
 If too many gateway connections are open, a new one replaces an old one: the oldest of the
 certificate or address with the most connections, provided that it has more than the new one's.
@@ -44,6 +45,7 @@ from pqkeep_protocol.codec import (
     ProtocolError,
     Refusal,
     ToKeyService,
+    Unreadable,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION
@@ -238,8 +240,11 @@ class Server:
         peer = _Peer()
         loop = asyncio.get_running_loop()
 
-        def receive(frame: ToKeyService) -> None:
+        def receive(frame: ToKeyService | Unreadable) -> None:
             match frame:
+                case Unreadable():
+                    _LOG.warning("refused a frame that cannot be read", kind=frame.kind)
+                    connection.send(Refusal(frame.id, ErrorKind.INTERNAL))
                 case Ping():
                     epoch = 0 if self._draining else self._writer.serving
                     database = self._activation.database_id if frame.asks_database else None

@@ -1,12 +1,13 @@
 """Frames between the two processes: a 4-byte big-endian length, then one msgpack array.
 
 For any input the decoder returns frames or raises ProtocolError. It refuses a frame longer than
-MAX_FRAME before it reads the body. Only FramedConnection does I/O.
+MAX_FRAME before it reads the body. A frame with a readable beginning and an unreadable rest becomes
+Unreadable: only that request fails, and the connection goes on. Only FramedConnection does I/O.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar, cast, get_args
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 from uuid import UUID
 
 import msgspec
@@ -43,6 +44,13 @@ _READ_AHEAD = 256 * 1024
 
 class ProtocolError(Exception):
     """The peer sent an invalid frame. The connection must be closed."""
+
+
+class Unreadable(NamedTuple):
+    """A received frame of which only the kind and the id can be read."""
+
+    id: int
+    kind: str
 
 
 class Call(Struct, frozen=True, array_like=True, tag="call"):
@@ -141,12 +149,40 @@ def encode(frame: ToKeyService | ToGateway) -> bytearray:
     return buffer
 
 
+_ARRAY, _TEXT = 0b1001, 0b101
+"""The first bits of a msgpack array, and of a text, of few elements."""
+_FIRST_LONG_NUMBER = 0x80
+_NUMBER_SIZE: Mapping[int, int] = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+"""Bytes of a msgpack number after its first byte. A number below 128 has only that one."""
+
+
+def _beginning(body: bytes) -> Unreadable | None:
+    """Return the kind and the id at the beginning of a frame: ``[kind, id, ...``."""
+    if len(body) < 3 or body[0] >> 4 != _ARRAY or body[1] >> 5 != _TEXT:  # noqa: PLR2004
+        return None
+    end = 2 + (body[1] & 0b11111)
+    kind, number = body[2:end], body[end:]
+    if not number:
+        return None
+    if number[0] < _FIRST_LONG_NUMBER:
+        return Unreadable(number[0], kind.decode("latin-1"))
+    size = _NUMBER_SIZE.get(number[0], 0)
+    if not size or len(number) <= size:
+        return None
+    return Unreadable(int.from_bytes(number[1 : 1 + size], "big"), kind.decode("latin-1"))
+
+
+_LONGEST_BEGINNING = 2 + 0b11111 + 9
+
+
 class FrameDecoder(Generic[Frame]):
     """Decodes a stream of bytes into frames. The buffer grows with the largest frame."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Frame]) -> None:
         """Decode frames of one direction: TO_KEY_SERVICE or TO_GATEWAY."""
         self._decoder = decoder
+        kinds: tuple[Any, ...] = get_args(decoder.type)
+        self._kinds = frozenset(str(kind.__struct_config__.tag) for kind in kinds)
         self._buffer = memoryview(bytearray(_READ_AHEAD))
         self._filled = 0
 
@@ -158,8 +194,11 @@ class FrameDecoder(Generic[Frame]):
         """Release the buffer for good."""
         self._buffer = memoryview(b"")
 
-    def filled(self, size: int) -> Iterator[Frame]:
-        """Yield the frames that are complete after ``size`` new bytes in the buffer."""
+    def filled(self, size: int) -> Iterator[Frame | Unreadable]:
+        """Yield the frames that are complete after ``size`` new bytes in the buffer.
+
+        Raises ProtocolError for a frame without a readable length, kind or id.
+        """
         self._filled += size
         start = needed = 0
         try:
@@ -172,18 +211,23 @@ class FrameDecoder(Generic[Frame]):
                     needed = _LENGTH + length
                     break
                 start = body + length
-                try:
-                    frame = self._decoder.decode(self._buffer[body:start])
-                except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-                    # Not chained: the library's message can quote the data.
-                    raise ProtocolError("not a frame") from None
-                yield frame
+                yield self._decoded(self._buffer[body:start])
         finally:
             rest = self._buffer[start : self._filled]
             if needed > len(self._buffer):
                 self._buffer = memoryview(bytearray(needed + _READ_AHEAD))
             self._filled -= start
             self._buffer[: self._filled] = rest
+
+    def _decoded(self, body: memoryview) -> Frame | Unreadable:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            pass  # the library's message can quote the data
+        unreadable = _beginning(bytes(body[:_LONGEST_BEGINNING]))
+        if unreadable is None or unreadable.kind not in self._kinds:
+            raise ProtocolError("not a frame")
+        return unreadable
 
 
 Accepts = Callable[[asyncio.Transport], bool]
@@ -194,14 +238,15 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     """Passes every frame to ``on_frame``, and the end of the connection, once, to ``on_lost``.
 
     An invalid frame ends the connection, and ``on_lost`` gets the ProtocolError. Otherwise it gets
-    the transport's error, if there is one. Sending on an ended connection does nothing.
+    the transport's error, if there is one. An Unreadable frame ends nothing: ``on_frame`` gets it.
+    Sending on an ended connection does nothing.
     """
 
     def __init__(
         self,
         decoder: msgspec.msgpack.Decoder[Frame],
         *,
-        on_frame: Callable[[Frame], None],
+        on_frame: Callable[[Frame | Unreadable], None],
         on_lost: Callable[[Exception | None], None],
         reads_while_blocked: bool = True,
         accepts: Accepts = lambda _: True,

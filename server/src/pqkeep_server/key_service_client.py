@@ -29,6 +29,7 @@ from pqkeep_protocol.codec import (
     ProtocolError,
     Refusal,
     ToGateway,
+    Unreadable,
     encode,
 )
 from pqkeep_protocol.errors import ErrorKind
@@ -240,7 +241,7 @@ def _ask(path: Path, request_id: str, request: OperatorRequest, kind: type[R], w
             raise KeyServiceError("the key service sent an unexpected response")
 
 
-def _receive(connection: socket.socket) -> ToGateway:
+def _receive(connection: socket.socket) -> ToGateway | Unreadable:
     decoder = FrameDecoder(TO_GATEWAY)
     while size := connection.recv_into(decoder.space()):
         for frame in decoder.filled(size):
