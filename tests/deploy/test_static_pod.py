@@ -19,7 +19,7 @@ PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
 @pytest.mark.parametrize("kubernetes", ["1.29.0", "1.37.0"])
 def test_the_pod_is_valid(kubernetes: str) -> None:
     """It is valid in the oldest and in the newest version of Kubernetes."""
-    command = [needs("kubernetes-validate"), "--strict", "-k", kubernetes, POD]
+    command = [needs("kubernetes-validate"), "--strict", "-k", kubernetes, str(POD)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
 
@@ -44,5 +44,5 @@ def test_both_examples_start_the_command_with_known_options() -> None:
 
 
 def _status(*options: str) -> int:
-    command = [PQKEEP, "kms-plugin", *options, "--help"]
+    command = [str(PQKEEP), "kms-plugin", *options, "--help"]
     return subprocess.run(command, capture_output=True, check=False).returncode
