@@ -213,7 +213,8 @@ def _head(
 
 
 def _proof(kind: str, proof: Proof) -> bytes:
-    return _line(type=kind, record=Raw(proof.line), proof=list(map(base64, proof.path)))
+    # msgspec writes bytes as base64
+    return _line(type=kind, record=Raw(proof.line), proof=proof.path)
 
 
 def _line(**values: Any) -> bytes:
