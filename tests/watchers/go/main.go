@@ -123,7 +123,8 @@ func store(
 	}
 	for hash, series := range before {
 		if _, is := present[hash]; !is {
-			if _, err := app.Append(0, series, at, math.Float64frombits(value.StaleNaN)); err != nil {
+			_, err := app.Append(0, series, at, math.Float64frombits(value.StaleNaN))
+			if err != nil && !errors.Is(err, storage.ErrOutOfOrderSample) { // an hour ago, for a new target
 				return nil, err
 			}
 		}
