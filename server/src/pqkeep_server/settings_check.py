@@ -126,7 +126,7 @@ def check_files(file: Path) -> None:
         "valkey_server": find_program,
     }
     settings = _role_of(file).read(file)
-    problems = []
+    problems: list[str] = []
     with acting_as_owner_of(file.resolve().parent):
         for name, path in _named_files(settings):
             field = name.rpartition(".")[-1]
