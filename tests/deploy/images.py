@@ -201,10 +201,29 @@ def _contents(images: dict[str, Image]) -> str:
         tools = [each for folder in folders for each in NO_BUILD_TOOLS if (folder / each).exists()]
         if tools:
             raise CampaignError(f"{name} has {tools}")
+        if unsafe := sorted(_unsafe(image.tree)):
+            raise CampaignError(f"{name} has {unsafe}")
     packages = images["copier"].tree.glob("opt/pqkeep/lib/python3*/site-packages/cryptography")
     if any(packages):
         raise CampaignError("the gateway's image has cryptography")
-    return "no build tools; users that are not root; the gateway has no cryptography"
+    return "no build tools, no key, no file that others can write; users that are not root; the gateway has no cryptography"
+
+
+def _unsafe(tree: Path) -> Iterator[str]:
+    """Yield files with a private key, with the building machine's name, or that others can write."""
+    for folder, folders, files in os.walk(tree):
+        folders[:] = [name for name in folders if Path(folder, name) != tree / "dev"]
+        for file in (Path(folder, name) for name in files):
+            if file.is_symlink() or not file.is_file():
+                continue
+            data = file.read_bytes()
+            is_named = file.parent == tree / "etc" and file.name in {"hostname", "resolv.conf"}
+            if (
+                file.stat().st_mode & 0o002
+                or b" PRIVATE KEY-----\nM" in data
+                or (is_named and data)
+            ):
+                yield str(file.relative_to(tree))
 
 
 def _is_ready() -> bool:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from release.wheels import download
@@ -24,6 +25,32 @@ PACKAGES = ("ca-certificates", "curl", "make", "openssl", "python3", "python3-ve
 WHEELS = Path("wheels")
 PROGRAMS = Path("/opt/pqkeep")
 SECONDS = 300.0
+BOOT = """\
+control=$(findmnt --noheadings --types cgroup2 --output TARGET | head -n 1)
+mkdir "$control/pqkeep-$$"
+echo $$ > "$control/pqkeep-$$/cgroup.procs"
+exec unshare --mount --pid --fork --kill-child --cgroup --uts --ipc sh -euc '
+mount --bind "$0" "$0"
+cd "$0"
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup
+for folder in run tmp dev; do mount -t tmpfs -o mode=0755 tmpfs $folder; done
+chmod 1777 tmp
+for name in null zero full random urandom tty; do
+    touch dev/$name
+    mount --bind /dev/$name dev/$name
+done
+mkdir -m 1777 dev/shm
+mount -t tmpfs tmpfs dev/shm
+ln -s /proc/self/fd dev/fd
+ln -s pts/ptmx dev/ptmx
+pivot_root . mnt
+umount -l /mnt
+exec env -i container=pqkeep PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd
+' "$0"
+"""
+"""Makes a tree a system with systemd as its first process, in a control group of its own."""
 ENVIRONMENT = {"PATH": "/opt/pqkeep/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
 
@@ -95,6 +122,7 @@ class Tree:
 
     def __init__(self, folder: Path, dist: Path) -> None:
         """Mount it. The wheels, and the files of a release, are in ``/wheels``."""
+        self._first = 0
         memory = folder / "memory"
         memory.mkdir(exist_ok=True)
         _run("mount", "-t", "tmpfs", "tmpfs", memory)
@@ -155,7 +183,45 @@ class Tree:
 
     def command(self, *command: str | Path) -> list[str]:
         """Return a command that runs another one in the tree."""
+        if self._first:
+            namespaces = ("--mount", "--pid", "--cgroup", "--uts", "--ipc", "--root", "--wd")
+            return ["nsenter", f"--target={self._first}", *namespaces, *map(str, command)]
         return ["chroot", str(self.root), *map(str, command)]
+
+    @contextmanager
+    def booted(self) -> Iterator[None]:
+        """Run the tree's systemd for a block. The commands of the block run beside it."""
+        with self.path("log-boot").open("wb") as log:
+            process = subprocess.Popen(
+                ["/bin/sh", "-euc", BOOT, str(self.root)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        group = f"pqkeep-{process.pid}"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        try:
+            wait_until(lambda: process.poll() is not None or self._is_up(children.read_text()))
+            if process.poll() is not None:
+                raise CampaignError(f"systemd ended:\n{self.path('log-boot').read_text()}")
+            yield
+        finally:
+            self._first = 0
+            process.kill()
+            process.wait()
+            for control in _control_groups(group):
+                control.rmdir()
+
+    def _is_up(self, children: str) -> bool:
+        """Return True if a process is systemd, and has started what starts with the system."""
+        first = int(children.split(maxsplit=1)[0]) if children.split() else 0
+        if not first or Path(f"/proc/{first}/comm").read_text() != "systemd\n":
+            return False
+        self._first = first
+        return self.said("systemctl", "is-system-running", status=None) in (
+            "running\n",
+            "degraded\n",  # it can load no module of the kernel
+        )
 
 
 @dataclass(frozen=True)
@@ -179,6 +245,22 @@ def wait_until(condition: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             raise CampaignError("it was not so in time")
         time.sleep(0.05)
+
+
+def _control_groups(name: str) -> Iterator[Path]:
+    """Yield the folders of a control group, those within others first, when they are empty."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mounted, kind, *_ = line.split()
+        top = Path(mounted, name)
+        if kind == "cgroup2" and top.exists():
+            wait_until(partial(_is_empty, top))
+            folders = [path for path in top.rglob("*") if path.is_dir()]
+            yield from sorted(folders, reverse=True)
+            yield top
+
+
+def _is_empty(group: Path) -> bool:
+    return "populated 0" in (group / "cgroup.events").read_text()
 
 
 def _run(*command: str | Path) -> None:
