@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha3_256, shake_256
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from keyservice.tests.conftest import OneTenant
 
 from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.crypto.key_wrapping import EXPANDED_SIZE
 from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
@@ -221,9 +223,14 @@ def _changed(data: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
+def _both(algorithm: Algorithm, seed: bytes, expanded: bytes) -> bytes:
+    """Return PKCS#8 with a seed and an expanded key."""
+    return _info(algorithm, der(SEQUENCE, der(OCTET_STRING, seed) + der(OCTET_STRING, expanded)))
+
+
 async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
     """Each kind of unusable private key has its own refusal, and uses up the import key."""
-    good, _ = made_elsewhere(ML_DSA)
+    good, own = made_elsewhere(ML_DSA)
     _, other = made_elsewhere(ML_DSA)
     seed = good[-32:]
     with_another_public_key = der(
@@ -235,8 +242,13 @@ async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
     )
     slh = Algorithm.SLH_DSA_SHA2_128F
     slh_key, _ = made_elsewhere(slh)
-    kem_key, _ = made_elsewhere(KEM_768)
+    kem_key, kem_public_key = made_elsewhere(KEM_768)
     composite, _ = made_elsewhere(Algorithm.COMPOSITE_ML_DSA)
+    known = own[:32] + bytes(32) + shake_256(own).digest(64)
+    with_another_k = _both(ML_DSA, seed, known + bytes(EXPANDED_SIZE[ML_DSA] - len(known)))
+    kem_seed, ek = kem_key[-64:], kem_public_key
+    known = ek + sha3_256(ek).digest() + bytes(32)
+    with_another_z = _both(KEM_768, kem_seed, bytes(EXPANDED_SIZE[KEM_768] - len(known)) + known)
     unwrapped, malformed = ErrorKind.DECRYPTION_FAILED, ErrorKind.PRIVATE_KEY_MALFORMED
     another, contradiction = ErrorKind.PRIVATE_KEY_ALGORITHM, ErrorKind.PRIVATE_KEY_CONTRADICTION
     cases: list[tuple[Algorithm, Callable[[ImportKey], bytes], ErrorKind]] = [
@@ -257,6 +269,8 @@ async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
         ),
         (slh, lambda issued: wrap(issued, _changed(slh_key, -1)), contradiction),
         (ML_DSA, lambda issued: wrap(issued, with_another_public_key), contradiction),
+        (ML_DSA, lambda issued: wrap(issued, with_another_k), contradiction),
+        (KEM_768, lambda issued: wrap(issued, with_another_z), contradiction),
     ]
     for algorithm, wrapped, kind in cases:
         issued = await caller.issue(algorithm)
