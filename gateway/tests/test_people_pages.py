@@ -10,7 +10,9 @@ import pytest
 from gateway.tests.world import ATTRIBUTION, World
 
 from pqkeep_gateway.access.callers import Role
-from pqkeep_gateway.storage.pages import Page, Part, PositionNotFoundError
+from pqkeep_gateway.storage.database import microseconds
+from pqkeep_gateway.storage.invitations import InvitationFilter
+from pqkeep_gateway.storage.pages import Page, Part, PositionNotFoundError, Sorted
 from pqkeep_gateway.storage.team import MemberFilter, SqlTeam
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -85,3 +87,30 @@ async def test_members_are_found_by_a_part_of_their_address(world: World) -> Non
                 world.tenant.id, Part(), MemberFilter(email=pattern)
             )
         ).total == 0
+
+
+async def test_invitations_are_filtered_and_sorted(world: World) -> None:
+    """Filters are combined, wildcards of SQL are literals, and owners come first by role."""
+    roles = {"b": Role.VIEWER, "a": Role.OWNER, "c": Role.ADMIN}
+    for name, role in roles.items():
+        await world.invite(f"{name}@example.com", role)
+        world.now += 3600
+    tenant, invitations = world.tenant.id, world.invitations
+
+    async def found(sort: str, **only: Any) -> str:
+        page = await invitations.list(tenant, Sorted(sort, 0, 10), InvitationFilter(**only))
+        assert page.total == len(page.entries)
+        return "".join(entry.email[0] for entry in page.entries)
+
+    assert [await found(sort) for sort in ("expires", "-expires", "email")] == ["bac", "cab", "abc"]
+    assert [await found(sort) for sort in ("role", "-role")] == ["acb", "bca"]
+    assert await found("email", email="B@EXAMPLE") == "b"
+    assert await found("email", email="_@example") == ""
+    assert await found("email", roles=(Role.OWNER, Role.ADMIN)) == "ac"
+    first = (await invitations.list(tenant, Sorted("expires", 0, 1))).entries[0]
+    before = microseconds(first.expires_at)
+    assert await found("email", expires_before_us=before) == ""
+    assert await found("email", expires_before_us=before + 1) == "b"
+    assert await found("email", expires_before_us=before + 1, roles=(Role.OWNER,)) == ""
+    second = await invitations.list(tenant, Sorted("email", 1, 1))
+    assert ([entry.email for entry in second.entries], second.has_more) == (["b@example.com"], True)

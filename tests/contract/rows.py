@@ -72,7 +72,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *external_keys.endpoints(nothing, nothing, nothing),
         *webhooks.endpoints(nothing, nothing, nothing, nothing, nothing),
         *workloads.endpoints(nothing, nothing, nothing, nothing, nothing),
-        *inventory.endpoints(nothing, nothing, nothing),
+        *inventory.endpoints(nothing, nothing, nothing, nothing, nothing),
         *search.endpoints(nothing, nothing, nothing, nothing),
         *cbom.endpoints(no_keys, nothing, ()),
         *rules.endpoints(nothing),

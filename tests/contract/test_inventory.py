@@ -142,6 +142,47 @@ def test_pages_and_filters_are_parts_of_the_whole(used: Caller) -> None:
     assert [use["operation"] for use in foreign] == ["encrypt"]
 
 
+def test_who_may_use_a_key_is_counted(
+    new_tenant: Callable[..., Caller], installation: installations.Installation
+) -> None:
+    """The counted API keys are those whose requests with the key succeed, and are listed by it."""
+    tenant = new_tenant()
+    tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
+    tenant.post("/kms/keys/generate", {**KEM, "keyring": "cards"}, status=201)
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    scopes: tuple[dict[str, object], ...] = (
+        {"operations": ["use"], "keyrings": ["card*"]},
+        {"operations": ["encrypt"], "keyrings": ["cards"], "algorithms": ["Kyber768"]},
+        {"operations": ["use"], "keyrings": ["default"]},
+        {"operations": ["use"], "algorithms": ["X-Wing"]},
+        {"operations": ["manage-keys"]},
+        {"operations": ["verify-only"]},  # no operation of this algorithm
+        {"operations": ["use"]},
+    )
+    made = [tenant.post(path, {"scopes": [scope]}, status=201) for scope in scopes]
+    encrypt = {**KEM, "keyring": "cards", "plaintext": PLAIN}
+    able = [1] + [
+        key["version"]
+        for key in made
+        if installation.caller(key["api_key"], tenant.tenant_id)
+        .ask("POST", "/kem/encrypt", encrypt)
+        .is_success
+    ]
+    assert able == [1, 2, 3, 8]
+    counted = counted_until(tenant, keyring="cards", access="true")["keys"][0]
+    assert counted["may_use"] == {"api_keys": len(able), "workload_roles": 0}
+    assert "may_use" not in tenant.get("/inventory", keyring="cards")["keys"][0]
+    found = tenant.get(path, may_use="cards/ML-KEM-768", sort="version", limit=20)
+    assert [key["version"] for key in found["api_keys"]] == able
+    revoked = installation.operator().ask("DELETE", f"{path}/8")
+    assert revoked.is_success
+    counted = tenant.get("/inventory", keyring="cards", access="true")["keys"][0]
+    assert counted["may_use"]["api_keys"] == len(able) - 1
+    for value in ("cards", "cards/", "/Kyber768", "cards/none", "a b/Kyber768"):
+        refused = refusal_of(tenant.ask("GET", path, params={"may_use": value, "limit": 5}))
+        assert refused == (400, "ERR_INVALID_001", "may_use")
+
+
 def test_only_the_tenants_own_callers_read_it(
     used: Caller, installation: installations.Installation, new_tenant: Callable[..., Caller]
 ) -> None:

@@ -89,6 +89,15 @@ def test_lists_of_people_have_pages(owner: Caller, new_person: Callable[..., Cal
             assert owner.ask("GET", path, params=bad).status_code == 422
     found = owner.get("/team/members", email=email.upper())
     assert [each["email"] for each in found["members"]] == [email]
+    last = owner.get("/team/invitations", sort="-email", limit=1, offset=0)
+    assert [each["email"] for each in last["invitations"]] == ["two@example.com"]
+    assert "next" not in last
+    found = owner.get("/team/invitations", email="ONE", role="viewer,admin")
+    assert [each["email"] for each in found["invitations"]] == ["one@example.com"]
+    late = {"sort": "email", "after": found["invitations"][0]["id"]}
+    for path in lists:
+        refused = refusal_of(owner.ask("GET", path, params=late))
+        assert refused == (422, "ERR_INVALID_001", "after")
 
 
 def test_the_last_sign_in_is_shown(

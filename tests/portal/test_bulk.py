@@ -75,3 +75,61 @@ def test_versions_of_one_key_are_rotated_once(
     expect(dialog.get_by_role("status")).to_have_text("3 of 3 done")
     statuses = {key["status"] for key in tenant.get("/kms/keys")["keys"]}
     assert statuses == {"disabled"}
+
+
+def test_labels_are_set_on_the_keyrings_of_chosen_rows(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """Labels are added, replaced and removed in several keyrings at once; others stay."""
+    tenant = installation.new_tenant()
+    for name, labels in (("cards", {"team": "old", "env": "test"}), ("cash", {"keep": "yes"})):
+        tenant.post("/kms/keyrings", {"name": name, "labels": labels}, status=201)
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    owner = installation.person(tenant.tenant_id)
+    visitor = visit_as(owner, asks_proof=True)
+    visitor.expected += ["400"]
+    page = visitor.open("/portal/keyrings?q=ca")
+    page.get_by_role("checkbox", name="Select all rows of this page").check()
+    page.get_by_role("button", name="Label").click()
+    dialog = page.get_by_role("dialog", name="Label: 2")
+    dialog.get_by_role("button", name="Label").click()
+    expect(dialog.get_by_text("This field is required.")).to_be_visible()
+    dialog.get_by_label("Labels").fill("team: payments\nenv:\n")
+    dialog.get_by_role("button", name="Label").click()
+    prove(page)
+    expect(dialog.get_by_role("status")).to_have_text("2 of 2 done")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("row", name="cards")).to_contain_text("team: payments")
+    of = {ring["name"]: ring["labels"] for ring in tenant.get("/kms/keyrings")["keyrings"]}
+    assert of["cards"] == {"team": "payments"}
+    assert of["cash"] == {"keep": "yes", "team": "payments"}
+    page = visitor.open("/portal/keys")
+    page.get_by_role("checkbox", name="Select default/Kyber768 v1").check()
+    page.get_by_role("button", name="Label").click()
+    dialog = page.get_by_role("dialog", name="Label: 1")
+    dialog.get_by_label("Labels").fill("no colon\nTEAM: x")
+    dialog.get_by_role("button", name="Label").click()
+    expect(dialog.get_by_role("status")).to_have_text("1 of 1 done, 1 failed")
+    assert tenant.get("/kms/keyrings", prefix="default")["keyrings"][0]["labels"] == {}
+
+
+def test_chosen_invitations_are_withdrawn(installation: Installation, visit_as: SignedIn) -> None:
+    """Rows without a page of their own are chosen too, and a filter shows only some."""
+    tenant = installation.new_tenant()
+    for name in ("ada", "bob", "eve"):
+        email = f"{name}-{tenant.tenant_id}@example.com"
+        body = {"email": email, "role": "viewer" if name == "eve" else "admin"}
+        operator = installation.operator()
+        operator.post(f"/tenants/{tenant.tenant_id}/invitations", body, status=201)
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner, asks_proof=True).open("/portal/team/invitations?q=role:admin")
+    expect(page.locator("table.listing tbody tr")).to_have_count(2)
+    page.get_by_role("checkbox", name="Select all rows of this page").check()
+    page.get_by_role("button", name="Withdraw", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Withdraw: 2")
+    dialog.get_by_role("button", name="Withdraw").click()
+    expect(dialog.get_by_role("status")).to_have_text("2 of 2 done")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.get_by_text("No invitation matches")).to_be_visible()
+    (left,) = owner.get("/team/invitations")["invitations"]
+    assert left["email"].startswith("eve-")

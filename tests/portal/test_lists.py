@@ -9,15 +9,16 @@ from playwright.sync_api import expect
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
+from tests.portal.example import ROLE, trust
 from tests.portal.visitors import MARKUP, assert_fits, get_page
 
 FEWEST = 8
 """The number of rows from which a list has a filter."""
 
 
-def _invite(operator: Caller, tenant_id: str, number: int) -> None:
-    fields = {"email": f"narrow-{number}-{tenant_id}@example.com", "role": "viewer"}
-    operator.post(f"/tenants/{tenant_id}/invitations", fields, status=HTTPStatus.CREATED)
+def _put_role(owner: Caller, number: int) -> None:
+    path = f"/tenants/{owner.tenant_id}/workloads/roles/narrow-{number}-role"
+    assert owner.ask_proven("PUT", path, ROLE | {"issuer": "ci-github"}).is_success
 
 
 def test_a_long_list_shows_only_the_rows_with_a_text(
@@ -25,14 +26,15 @@ def test_a_long_list_shows_only_the_rows_with_a_text(
 ) -> None:
     """From eight rows on the filter works, ignores case, treats input as text, and sends no request."""
     owner = installation.person(installation.new_tenant().tenant_id)
-    for number in range(FEWEST - 1):
-        _invite(installation.operator(), owner.tenant_id, number)
-    assert "Filter invitations" not in get_page(owner, "/portal/team").text
-    _invite(installation.operator(), owner.tenant_id, FEWEST - 1)
-    page = visit_as(owner, phone=True).open("/portal/team")
+    trust(owner)
+    for number in range(FEWEST - 2):
+        _put_role(owner, number)
+    assert "Filter roles" not in get_page(owner, "/portal/workloads").text
+    _put_role(owner, FEWEST - 2)
+    page = visit_as(owner, phone=True).open("/portal/workloads")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.resource_type))
-    rows, field = page.locator("#invited-people tbody tr:visible"), page.get_by_role("searchbox")
+    rows, field = page.locator("#all-roles tbody tr:visible"), page.get_by_role("searchbox")
     said = page.locator(".narrow [role=status]")
     expect(rows).to_have_count(FEWEST)
     field.fill(" NARROW-3-")

@@ -7,8 +7,11 @@ import re
 from playwright.sync_api import Page, expect
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
+from tests.portal.example import trust
+from tests.portal.visitors import get_page
 
 from pqkeep_gateway.portal.pages import ROOT
+from pqkeep_gateway.portal.views.search import ACTIONS
 
 
 def _search(page: Page, text: str, shortcut: str = "/") -> None:
@@ -62,3 +65,22 @@ def test_a_visitor_is_offered_only_what_their_role_may_do(
     expect(plain.get_by_role("link", name="plain")).to_have_attribute(
         "href", f"{ROOT}/keys?q=keyring:plain"
     )
+
+
+def test_each_offered_action_opens_what_it_names(installation: Installation) -> None:
+    """The address of an action is a page of the visitor, which has the part behind the #."""
+    owner = installation.person(installation.new_tenant().tenant_id)
+    trust(owner)  # a role needs an issuer
+    operator = installation.caller(None)
+    operator.post("/auth/operator", {"operator_key": installation.ready["operator_key"]})
+    found: set[str] = set()
+    for visitor, home in ((owner, ROOT), (operator, f"{ROOT}/operator")):
+        links = re.findall(r'<a href="([^"]+)" data-kind="action"', get_page(visitor, home).text)
+        for link in links:
+            path, _, part = link.partition("#")
+            page = get_page(visitor, path)
+            assert page.status_code == 200, link
+            assert not part or f'id="{part}"' in page.text, link
+        found |= set(links)
+    offered = {ROOT + path for _, path, operation in ACTIONS if operation != "change_password"}
+    assert offered <= found

@@ -43,13 +43,13 @@ def test_ten_are_invited_by_one_code(
     """A person with an authenticator app invites ten people within a minute, by one code."""
     owner = new_person(new_tenant().tenant_id)
     totp = _enroll(owner)
-    page = visit_as(owner, asks_proof=True).open("/portal/team")
+    page = visit_as(owner, asks_proof=True).open("/portal/team/invitations")
     began = time.monotonic()
     for number in range(INVITED):
         _invite(page, f"invited-{number}@example.com")
         if number == 0:
             _confirm(page, totp.now())
-        expect(page.locator("#invited-people tbody tr")).to_have_count(number + 1)
+        expect(page.locator("table.listing tbody tr")).to_have_count(number + 1)
     assert time.monotonic() - began < SECONDS
     assert owner.get("/team/invitations")["total"] == INVITED
 
@@ -61,7 +61,7 @@ def test_a_mistake_is_shown_before_a_proof_is_asked(
     owner = new_person(new_tenant().tenant_id)
     visitor = visit_as(owner, asks_proof=True)
     visitor.expected += ["409"]
-    page = visitor.open("/portal/team")
+    page = visitor.open("/portal/team/invitations")
     _invite(page, owner.get("/auth/me")["email"])
     problem = page.locator("#invite [data-problem=email]")
     expect(problem).to_have_text("an account with this e-mail address already exists")
@@ -69,7 +69,7 @@ def test_a_mistake_is_shown_before_a_proof_is_asked(
     page.locator("#invite-email").fill("grace@example.com")
     page.locator("#invite").get_by_role("button", name="Invite", exact=True).click()
     prove(page)
-    expect(page.locator("#invited-people")).to_contain_text("grace@example.com")
+    expect(page.locator("table.listing")).to_contain_text("grace@example.com")
 
 
 def test_a_used_code_counts_down_to_the_next(
@@ -80,7 +80,7 @@ def test_a_used_code_counts_down_to_the_next(
     totp = _enroll(owner)
     code = totp.now()
     owner.post("/auth/step-up", {"totp_code": code})
-    page = visit_as(owner, asks_proof=True).open("/portal/team")
+    page = visit_as(owner, asks_proof=True).open("/portal/team/invitations")
     _invite(page, "grace@example.com")
     _confirm(page, code)
     said = page.locator("#step-up .form-error")
@@ -89,4 +89,4 @@ def test_a_used_code_counts_down_to_the_next(
     expect(said).not_to_have_text(first or "")
     expect(page.locator("#step-up input[name=totp_code]")).to_have_value(code)
     _confirm(page, totp.at(int(time.time()) + 30))
-    expect(page.locator("#invited-people")).to_contain_text("grace@example.com")
+    expect(page.locator("table.listing")).to_contain_text("grace@example.com")

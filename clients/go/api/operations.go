@@ -777,6 +777,8 @@ type ListInventoryQuery struct {
 	After string
 	// The most entries of `principals` for each key version.
 	Principals int
+	// Whether to count who may use each key.
+	Access bool
 	// The most key versions to return: at most 50, or 1000 with `principals=0`.
 	Limit int
 }
@@ -848,6 +850,9 @@ func (q ListInventoryQuery) values() url.Values {
 	}
 	if q.Principals != 0 {
 		v.Set("principals", strconv.Itoa(q.Principals))
+	}
+	if q.Access != false {
+		v.Set("access", "true")
 	}
 	if q.Limit != 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))
@@ -1093,6 +1098,8 @@ type ListApiKeysQuery struct {
 	UnusedSince string
 	// Active, and expiring before this time.
 	ExpiresBefore string
+	// Only API keys with scopes that allow a use of this key, a keyring and an algorithm, or without scopes.
+	MayUse string
 	// The order: of `status` with active and new ones first. A leading `-` reverses it. API keys without a value come last.
 	Sort string
 	// The number of entries before the page.
@@ -1132,6 +1139,9 @@ func (q ListApiKeysQuery) values() url.Values {
 	}
 	if q.ExpiresBefore != "" {
 		v.Set("expires_before", q.ExpiresBefore)
+	}
+	if q.MayUse != "" {
+		v.Set("may_use", q.MayUse)
 	}
 	if q.Sort != "" {
 		v.Set("sort", q.Sort)
@@ -1203,9 +1213,9 @@ type ListMembersQuery struct {
 	Limit int
 	// Only entries after this one: the next of the previous page.
 	After string
-	// Only members with this text in their address, case-insensitive.
+	// Only people with this text in their address, case-insensitive.
 	Email string
-	// Only members with these roles, separated by commas: owner, admin, developer, viewer.
+	// Only people with these roles, separated by commas: owner, admin, developer, viewer.
 	Role string
 	// Whether the member has a second factor. Left out: both.
 	Mfa bool
@@ -1301,6 +1311,16 @@ type ListInvitationsQuery struct {
 	Limit int
 	// Only entries after this one: the next of the previous page.
 	After string
+	// Only people with this text in their address, case-insensitive.
+	Email string
+	// Only people with these roles, separated by commas: owner, admin, developer, viewer.
+	Role string
+	// Expires before this time.
+	ExpiresBefore string
+	// The order. A leading `-` reverses it. Entries without a value come last.
+	Sort string
+	// The number of entries before the page.
+	Offset int
 }
 
 func (q ListInvitationsQuery) values() url.Values {
@@ -1314,10 +1334,25 @@ func (q ListInvitationsQuery) values() url.Values {
 	if q.After != "" {
 		v.Set("after", q.After)
 	}
+	if q.Email != "" {
+		v.Set("email", q.Email)
+	}
+	if q.Role != "" {
+		v.Set("role", q.Role)
+	}
+	if q.ExpiresBefore != "" {
+		v.Set("expires_before", q.ExpiresBefore)
+	}
+	if q.Sort != "" {
+		v.Set("sort", q.Sort)
+	}
+	if q.Offset != 0 {
+		v.Set("offset", strconv.Itoa(q.Offset))
+	}
 	return v
 }
 
-// ListInvitations: List the valid invitations. Their tokens are not shown again.
+// ListInvitations: List the valid invitations that match every filter. Their tokens are not shown again.
 func (o Operations) ListInvitations(ctx context.Context, query ListInvitationsQuery) (*PendingInvitationsData, error) {
 	return call[PendingInvitationsData](ctx, o, Request{Method: "GET", Path: Path("/api/v1/team/invitations"), Query: query.values()})
 }

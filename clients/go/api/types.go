@@ -1457,6 +1457,9 @@ type InventoryKeyData struct {
 	KeyringDeleted string     `json:"keyring_deleted,omitempty"`
 	LastUsedAt     *time.Time `json:"last_used_at,omitempty"`
 
+	// MayUse Who may use it, if the request has `access`. null: not counted, because API keys have too many different scopes.
+	MayUse *MayUseData `json:"may_use,omitempty"`
+
 	// MorePrincipals Whether there are more: see `GET /inventory/uses`.
 	MorePrincipals bool                `json:"more_principals"`
 	Operations     []OperationUsesData `json:"operations"`
@@ -1721,6 +1724,15 @@ type MailData struct {
 
 // MailMode The destination of e-mail.
 type MailMode = string
+
+// MayUseData How many may use a key: at least one operation, now.
+type MayUseData struct {
+	// ApiKeys Valid API keys: `GET …/api-keys?may_use=`.
+	ApiKeys int `json:"api_keys"`
+
+	// WorkloadRoles Roles of workloads.
+	WorkloadRoles int `json:"workload_roles"`
+}
 
 // MemberData A member of a team.
 type MemberData struct {
@@ -2031,7 +2043,7 @@ type PendingInvitationData struct {
 	Role Role `json:"role"`
 }
 
-// PendingInvitationsData Valid invitations, ordered by expiry.
+// PendingInvitationsData Valid invitations.
 type PendingInvitationsData struct {
 	Invitations []PendingInvitationData `json:"invitations"`
 
@@ -4244,6 +4256,9 @@ type ListInventoryParams struct {
 	// Principals The most entries of `principals` for each key version.
 	Principals *int `form:"principals,omitempty" json:"principals,omitempty"`
 
+	// Access Whether to count who may use each key.
+	Access *bool `form:"access,omitempty" json:"access,omitempty"`
+
 	// Limit The most key versions to return: at most 50, or 1000 with `principals=0`.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
@@ -4480,6 +4495,21 @@ type ListInvitationsParams struct {
 
 	// After Only entries after this one: the next of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Email Only people with this text in their address, case-insensitive.
+	Email *string `form:"email,omitempty" json:"email,omitempty"`
+
+	// Role Only people with these roles, separated by commas: owner, admin, developer, viewer.
+	Role *string `form:"role,omitempty" json:"role,omitempty"`
+
+	// ExpiresBefore Expires before this time.
+	ExpiresBefore *time.Time `form:"expires_before,omitempty" json:"expires_before,omitempty"`
+
+	// Sort The order. A leading `-` reverses it. Entries without a value come last.
+	Sort *string `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Offset The number of entries before the page.
+	Offset *int `form:"offset,omitempty" json:"offset,omitempty"`
 }
 
 // WithdrawInvitationParams defines parameters for WithdrawInvitation.
@@ -4499,10 +4529,10 @@ type ListMembersParams struct {
 	// After Only entries after this one: the next of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Email Only members with this text in their address, case-insensitive.
+	// Email Only people with this text in their address, case-insensitive.
 	Email *string `form:"email,omitempty" json:"email,omitempty"`
 
-	// Role Only members with these roles, separated by commas: owner, admin, developer, viewer.
+	// Role Only people with these roles, separated by commas: owner, admin, developer, viewer.
 	Role *string `form:"role,omitempty" json:"role,omitempty"`
 
 	// Mfa Whether the member has a second factor. Left out: both.
@@ -4600,6 +4630,9 @@ type ListApiKeysParams struct {
 
 	// ExpiresBefore Active, and expiring before this time.
 	ExpiresBefore *time.Time `form:"expires_before,omitempty" json:"expires_before,omitempty"`
+
+	// MayUse Only API keys with scopes that allow a use of this key, a keyring and an algorithm, or without scopes.
+	MayUse *string `form:"may_use,omitempty" json:"may_use,omitempty"`
 
 	// Sort The order: of `status` with active and new ones first. A leading `-` reverses it. API keys without a value come last.
 	Sort *string `form:"sort,omitempty" json:"sort,omitempty"`

@@ -517,7 +517,9 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         *search.endpoints(shards, SqlApiKeys(engine), SqlTeam(engine), stored_tenants),
         *external_keys.endpoints(SqlExternalKeys(engine), audit_delivery, clock),
         *webhooks.endpoints(SqlWebhooks(engine), pepper, receivers, audit_delivery, clock),
-        *inventory.endpoints(access.keys, SqlExternalKeys(engine), clock),
+        *inventory.endpoints(
+            access.keys, SqlExternalKeys(engine), SqlApiKeys(engine), SqlWorkloads(engine), clock
+        ),
         *cbom.endpoints(
             access,
             shards,

@@ -1,5 +1,5 @@
 // Generated from the API's description: make typescript writes it.
-// SHA-256 of the description: 60543b88770291d2ff84f76d7fb3035cfd00787638d88d9aac51ddd105c44214
+// SHA-256 of the description: 5eb133e626a4e88c32db82cc91c027a62cec2f909db5798064440e729394e6e2
 
 export interface components {
     schemas: {
@@ -423,6 +423,7 @@ export interface components {
             /** @enum {unknown} */
             keyring_deleted?: true;
             last_used_at: string | null;
+            may_use?: components["schemas"]["MayUseData"] | null;
             more_principals: boolean;
             operations: components["schemas"]["OperationUsesData"][];
             owner?: string;
@@ -561,6 +562,10 @@ export interface components {
         };
         /** @enum {unknown} */
         MailMode: "disabled" | "folder" | "smtp";
+        MayUseData: {
+            api_keys: number;
+            workload_roles: number;
+        };
         MemberData: {
             /** Format: date-time */
             created_at: string;
@@ -1912,6 +1917,7 @@ export interface operations {
     list_inventory: {
         parameters: {
             query?: {
+                access?: boolean;
                 after?: string;
                 algorithm?: string;
                 created_before?: string;
@@ -4491,7 +4497,12 @@ export interface operations {
         parameters: {
             query?: {
                 after?: string;
+                email?: string;
+                expires_before?: string;
                 limit?: number;
+                offset?: number;
+                role?: string;
+                sort?: "expires" | "-expires" | "email" | "-email" | "role" | "-role";
                 tenant_id?: string;
             };
             header?: never;
@@ -4806,6 +4817,7 @@ export interface operations {
                 details?: boolean;
                 expires_before?: string;
                 limit?: number;
+                may_use?: string;
                 name?: string;
                 offset?: number;
                 scope?: string;

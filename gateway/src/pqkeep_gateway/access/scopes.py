@@ -6,13 +6,14 @@ set look-up, and another one for operations on keys.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
 
-from pqkeep_protocol.algorithms import ON_RULES, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, ON_RULES, USES, Algorithm, Operation
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keyrings import KeyringPatterns
 
@@ -245,6 +246,17 @@ class Scopes:
         """Return whether they allow an operation on a keyring and an algorithm; None: on all."""
         return any(grant.allows(operation, keyring, algorithm) for grant in self.grants)
 
+    def allow_any(
+        self, operations: frozenset[GatewayOperation], keyring: str, algorithm: Algorithm
+    ) -> bool:
+        """Return whether they allow at least one of some operations on the keys of a keyring."""
+        return any(
+            not operations.isdisjoint(grant.operations)
+            and (grant.algorithms is None or algorithm in grant.algorithms)
+            and (keyring in grant.keyrings or keyring.startswith(grant.beginnings))
+            for grant in self.grants
+        )
+
     def keyrings(self, operation: GatewayOperation, algorithm: Algorithm) -> KeyringPatterns | None:
         """Return the keyrings on which an operation with an algorithm is allowed; None: all."""
         names, beginnings = self._keyrings(operation, algorithm)
@@ -280,6 +292,19 @@ class Scopes:
         ]
         names = frozenset(name for grant in mine for name in grant.keyrings)
         return names, tuple({text for grant in mine for text in grant.beginnings})
+
+
+@dataclass(frozen=True, slots=True)
+class UsableKey:
+    """A key: an algorithm in a keyring."""
+
+    keyring: str
+    algorithm: Algorithm
+
+    def is_open_to(self, scopes: Scopes | None) -> bool:
+        """Return whether scopes allow at least one use of it; None: without scopes."""
+        uses = ALGORITHMS[self.algorithm].operations & USES
+        return scopes is None or scopes.allow_any(uses, self.keyring, self.algorithm)
 
 
 def check_call(scopes: Scopes | None, operation: GatewayOperation) -> None:

@@ -10,6 +10,7 @@ from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.scopes import UsableKey
 from pqkeep_gateway.api.api_key_fields import (
     ALLOWED_ADDRESSES,
     EXPIRES_AT,
@@ -25,6 +26,7 @@ from pqkeep_gateway.api.api_key_fields import (
     shown_time,
 )
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, KEY_SERVICE_OUTAGE
+from pqkeep_gateway.api.key_fields import is_keyring_name
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -32,7 +34,9 @@ from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
     DETAILS,
     OFFSET,
+    Field,
     FieldError,
+    InvalidValueError,
     Problem,
     integer_field,
     several_field,
@@ -57,6 +61,7 @@ from pqkeep_gateway.storage.api_keys import (
 from pqkeep_gateway.storage.pages import Sorted
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.api_keys import ApiKeys, ExpiryPassedError, NewApiKey
+from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
 from pqkeep_protocol.keys import TenantId
 
 MAX_VERSION = 10**9 - 1
@@ -227,6 +232,24 @@ _USED_SINCE = time_field("used_since", "Used at this time or later.", _TIME).opt
 _UNUSED_SINCE = time_field(
     "unused_since", "Without a use at this time or later, or at any time.", _TIME
 ).optional()
+
+
+def _usable_key(value: object) -> UsableKey:
+    keyring, slash, name = value.rpartition("/") if isinstance(value, str) else ("", "", "")
+    algorithm = ALIASES.get(name, name)
+    if not slash or not is_keyring_name(keyring) or algorithm not in ALGORITHMS:
+        raise InvalidValueError("must be a keyring and an algorithm, such as payments/Kyber768")
+    return UsableKey(keyring, Algorithm(algorithm))
+
+
+_MAY_USE = Field(
+    name="may_use",
+    description="Only API keys with scopes that allow a use of this key, a keyring and an "
+    "algorithm, or without scopes.",
+    schema={"type": "string", "pattern": "^[^/]+/[^/]+$"},
+    example="payments.cards/Kyber768",
+    parse=_usable_key,
+).optional()
 _EXPIRES_BEFORE = time_field(
     "expires_before", "Active, and expiring before this time.", _TIME
 ).optional()
@@ -244,7 +267,7 @@ _LIMIT = integer_field(
 ).optional()
 _LISTING = (
     *(_LIST_VERSION, _STATES, _WORDS, _SCOPE, _CREATED_BEFORE, _CREATED_SINCE, _USED_SINCE),
-    *(_UNUSED_SINCE, _EXPIRES_BEFORE, _SORT, OFFSET, _LIMIT),
+    *(_UNUSED_SINCE, _EXPIRES_BEFORE, _MAY_USE, _SORT, OFFSET, _LIMIT),
 )
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
@@ -494,6 +517,7 @@ def _wanted(call: ApiCall) -> ApiKeyFilter:
         used_since_us=call[_USED_SINCE],
         unused_since_us=call[_UNUSED_SINCE],
         expires_before_us=call[_EXPIRES_BEFORE],
+        may_use=call[_MAY_USE],
     )
 
 

@@ -3,6 +3,7 @@
 Reading it leaves no record.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Annotated, Literal, cast
@@ -11,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.access.scopes import UsableKey, scopes_in
 from pqkeep_gateway.api.audit_data import Hash, Instant, instant
 from pqkeep_gateway.api.errors import AUDIT_CODES, BAD_REQUEST_FIELDS, key_service_error
 from pqkeep_gateway.api.external_keys import ExternalSources, sources_of
@@ -33,7 +35,9 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.text import Timestamp, base64, timestamp
 from pqkeep_gateway.shards import TenantKeyService
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.external_keys import SqlExternalKeys
+from pqkeep_gateway.storage.workloads import SqlWorkloads
 from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
 from pqkeep_protocol.audit import (
     MAX_BRIEF_LISTED,
@@ -53,7 +57,7 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import CONFIDENTIAL_UNTIL, DATA_CLASS, OWNER
-from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.rules import ALL_KEYRINGS, Rule, RuleUse
 
@@ -121,6 +125,13 @@ class RuleAssessment(Data, frozen=True, kw_only=True):
     ]
 
 
+class MayUseData(Data, frozen=True, kw_only=True):
+    """How many may use a key: at least one operation, now."""
+
+    api_keys: Annotated[int, Meta(ge=0, description="Valid API keys: `GET …/api-keys?may_use=`.")]
+    workload_roles: Annotated[int, Meta(ge=0, description="Roles of workloads.")]
+
+
 class InventoryKeyData(Data, frozen=True, kw_only=True):
     """A key version and its uses."""
 
@@ -174,6 +185,13 @@ class InventoryKeyData(Data, frozen=True, kw_only=True):
             "`principals`."
         ),
     ]
+    may_use: Annotated[
+        MayUseData | UnsetType | None,
+        Meta(
+            description="Who may use it, if the request has `access`. null: not counted, because "
+            "API keys have too many different scopes."
+        ),
+    ] = UNSET
     more_principals: Annotated[
         bool, Meta(description="Whether there are more: see `GET /inventory/uses`.")
     ]
@@ -337,6 +355,9 @@ PRINCIPALS = integer_field(
     at_least=0,
     at_most=MAX_PRINCIPALS_LISTED,
 ).or_default(MAX_PRINCIPALS_LISTED)
+ACCESS = boolean_field("access", "Whether to count who may use each key.", example=True).or_default(
+    default=False
+)
 LIMIT = integer_field(
     "limit",
     f"The most key versions to return: at most {MAX_INVENTORY_LISTED}, or {MAX_BRIEF_LISTED} with "
@@ -412,6 +433,7 @@ _EXAMPLE = InventoryData(
                 ),
             ),
             principals=(_USE,),
+            may_use=MayUseData(api_keys=2, workload_roles=1),
             more_principals=False,
             rules=(),
         ),
@@ -424,8 +446,16 @@ _EXAMPLE = InventoryData(
 )
 
 
+MAX_COMPARED = 20_000
+"""The comparisons of scopes with keys for one page. More would delay other requests."""
+
+
 def endpoints(
-    keys: TenantKeyService, elsewhere: SqlExternalKeys, clock: Clock
+    keys: TenantKeyService,
+    elsewhere: SqlExternalKeys,
+    api_keys: SqlApiKeys,
+    workloads: SqlWorkloads,
+    clock: Clock,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of the inventory."""
 
@@ -475,10 +505,21 @@ def endpoints(
             raise _error(refusal) from None
         now = datetime.fromtimestamp(clock(), UTC)
         last = found.keys[-1] if found.has_more and sort is Sort.NAME else None
+        users = None
+        if call[ACCESS]:
+            users = await _may_use(api_keys, workloads, tenant.tenant, found.keys, now)
         return InventoryData(
             as_of=_counted(found.counted),
             since=UNSET if request.since_us is None else instant(found.since_us),
-            keys=tuple(_key(key, found.rules, now) for key in found.keys),
+            keys=tuple(
+                _key(
+                    key,
+                    found.rules,
+                    now,
+                    UNSET if users is None else users.get(UsableKey(key.keyring, key.algorithm)),
+                )
+                for key in found.keys
+            ),
             total=found.total,
             next=UNSET if last is None else f"{last.keyring}/{last.algorithm.value}:{last.version}",
             unattributed=tuple(
@@ -542,7 +583,7 @@ def endpoints(
                 *(SINCE, KEYRING, NOT_KEYRING, ALGORITHM, STATUS, NAME),
                 *(CREATED_BEFORE, CREATED_SINCE, USED_SINCE, UNUSED_SINCE, USED_BY, NOT_USED_BY),
                 *(ROTATION_BEFORE, DESTRUCTION_BEFORE, SCHEDULED, IMPORTED, KEYRING_DELETED),
-                *(IS_LEGACY, SORT, OFFSET, AFTER, PRINCIPALS, LIMIT),
+                *(IS_LEGACY, SORT, OFFSET, AFTER, PRINCIPALS, ACCESS, LIMIT),
             ),
             field_codes=BAD_REQUEST_FIELDS,
             codes=AUDIT_CODES,
@@ -559,6 +600,29 @@ def endpoints(
             codes=AUDIT_CODES,
         ),
     )
+
+
+async def _may_use(
+    api_keys: SqlApiKeys,
+    workloads: SqlWorkloads,
+    tenant: TenantId,
+    keys: Sequence[InventoryKey],
+    now: datetime,
+) -> dict[UsableKey, MayUseData]:
+    """Return who may use the keys of a page; nothing if that takes more than MAX_COMPARED."""
+    wanted = {UsableKey(key.keyring, key.algorithm) for key in keys}
+    stored = await api_keys.count_scopes(tenant, now)
+    if len(stored) * len(wanted) > MAX_COMPARED:
+        return {}
+    by_scopes = [(text and scopes_in(text), count) for text, count in stored.items()]
+    _, roles = await workloads.list(tenant, now)
+    return {
+        key: MayUseData(
+            api_keys=sum(count for scopes, count in by_scopes if key.is_open_to(scopes or None)),
+            workload_roles=sum(key.is_open_to(role.scopes) for role in roles),
+        )
+        for key in wanted
+    }
 
 
 def _error(refusal: KeyServiceError) -> Exception:
@@ -595,7 +659,12 @@ def _by_principal(used: PrincipalUses) -> PrincipalUsesData:
     )
 
 
-def _key(key: InventoryKey, rules: tuple[Rule, ...] | None, now: datetime) -> InventoryKeyData:
+def _key(
+    key: InventoryKey,
+    rules: tuple[Rule, ...] | None,
+    now: datetime,
+    may_use: MayUseData | UnsetType | None,
+) -> InventoryKeyData:
     labels = key.labels
     return InventoryKeyData(
         keyring=key.keyring,
@@ -622,6 +691,7 @@ def _key(key: InventoryKey, rules: tuple[Rule, ...] | None, now: datetime) -> In
         last_used_at=max((instant(used.last_used_us) for used in key.operations), default=None),
         operations=tuple(map(_by_operation, key.operations)),
         principals=tuple(map(_by_principal, key.principals)),
+        may_use=may_use,
         more_principals=key.has_more_principals,
         rules=(
             None

@@ -45,11 +45,13 @@ from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.storage.invitations import (
+    INVITATION_SORTS,
+    InvitationFilter,
     InvitationId,
     InvitationNotFoundError,
     PendingInvitation,
 )
-from pqkeep_gateway.storage.pages import PositionNotFoundError, Sorted
+from pqkeep_gateway.storage.pages import Part, PositionNotFoundError, Sorted
 from pqkeep_gateway.storage.team import (
     MEMBER_SORTS,
     LastOwnerError,
@@ -105,7 +107,7 @@ class PendingInvitationData(Data, frozen=True, kw_only=True):
 
 
 class PendingInvitationsData(Data, frozen=True, kw_only=True):
-    """Valid invitations, ordered by expiry."""
+    """Valid invitations."""
 
     invitations: tuple[PendingInvitationData, ...]
     total: Annotated[int, Meta(ge=0, description="The number of entries on all pages.")]
@@ -128,12 +130,12 @@ _TENANT = cast(
 )
 _PART_OF_EMAIL = text_field(
     "email",
-    "Only members with this text in their address, case-insensitive.",
+    "Only people with this text in their address, case-insensitive.",
     "ada",
     at_most=MAX_EMAIL,
 ).optional()
 _TIME = "2026-01-31T12:00:00Z"
-_ROLES = several_field("role", "Only members with these roles", tuple(Role), Role.OWNER).optional()
+_ROLES = several_field("role", "Only people with these roles", tuple(Role), Role.OWNER).optional()
 _HAS_MFA = boolean_field(
     "mfa", "Whether the member has a second factor. Left out: both.", example=False
 ).optional()
@@ -146,6 +148,8 @@ _NOT_SIGNED_IN_SINCE = time_field(
 _JOINED_BEFORE = time_field("joined_before", "Joined before this time.", _TIME).optional()
 _JOINED_SINCE = time_field("joined_since", "Joined at this time or later.", _TIME).optional()
 _SORT = sort_field(tuple(MEMBER_SORTS), "joined")
+_EXPIRES_BEFORE = time_field("expires_before", "Expires before this time.", _TIME).optional()
+_INVITATION_SORT = sort_field(tuple(INVITATION_SORTS), "expires")
 _MEMBER = cast(
     "Field[UserId]",
     uuid_field("id", "The person's identifier.", USER.id, not_found="no such member"),
@@ -244,7 +248,10 @@ def endpoints(
             name="list_invitations",
             handler=handlers.list_invitations,
             permission=Permission.VIEW_TEAM,
-            fields=(_TENANT, LIST_LIMIT, AFTER),
+            fields=(
+                *(_TENANT, LIST_LIMIT, AFTER, _PART_OF_EMAIL, _ROLES, _EXPIRES_BEFORE),
+                *(_INVITATION_SORT, OFFSET),
+            ),
             field_codes=UNPROCESSABLE_FIELDS,
             example=PendingInvitationsData(invitations=(_PENDING,), total=1),
             errors=(TenantNotFoundError, PositionNotFoundError),
@@ -313,7 +320,7 @@ class _Team:
 
         A page begins at `offset`, or in the order of joining `after` a member.
         """
-        tenant, sort, offset = await self._tenant_of(call), call[_SORT], call[OFFSET]
+        tenant = await self._tenant_of(call)
         roles = call[_ROLES]
         only = MemberFilter(
             email=call[_PART_OF_EMAIL],
@@ -324,15 +331,12 @@ class _Team:
             joined_before_us=call[_JOINED_BEFORE],
             joined_since_us=call[_JOINED_SINCE],
         )
-        if sort != _SORT.default or offset:
-            if call[AFTER] is not None:
-                message = "after needs the order of joining, and no offset"
-                raise FieldError(AFTER.name, Problem.MALFORMED, message)
-            part = Sorted(sort, offset, call[LIST_LIMIT])
+        part = _sorted_or_part(call, _SORT, "joining")
+        if isinstance(part, Sorted):
             sorted_page = await self._stored.list_sorted(tenant, only, part)
             members = tuple(map(_member, sorted_page.entries))
             return MembersData(members=members, total=sorted_page.total)
-        page = await self._stored.list_members(tenant, part_of(call), only)
+        page = await self._stored.list_members(tenant, part, only)
         shown = tuple(_member(entry) for entry in page.entries)
         return MembersData(members=shown, total=page.total, next=next_of(page, shown))
 
@@ -359,11 +363,24 @@ class _Team:
         return _REMOVED
 
     async def list_invitations(self, call: ApiCall) -> PendingInvitationsData:
-        """List the valid invitations. Their tokens are not shown again."""
-        page = await self._invitations.list(await self._tenant_of(call), part_of(call))
+        """List the valid invitations that match every filter. Their tokens are not shown again.
+
+        A page begins at `offset`, or in the order of expiry `after` an invitation.
+        """
+        tenant = await self._tenant_of(call)
+        roles = call[_ROLES]
+        only = InvitationFilter(
+            email=call[_PART_OF_EMAIL],
+            roles=roles or (),
+            expires_before_us=call[_EXPIRES_BEFORE],
+        )
+        part = _sorted_or_part(call, _INVITATION_SORT, "expiry")
+        page = await self._invitations.list(tenant, part, only)
         shown = tuple(_invitation(entry) for entry in page.entries)
         return PendingInvitationsData(
-            invitations=shown, total=page.total, next=next_of(page, shown)
+            invitations=shown,
+            total=page.total,
+            next=UNSET if isinstance(part, Sorted) else next_of(page, shown),
         )
 
     async def invite(self, call: ApiCall) -> InvitationData:
@@ -444,6 +461,16 @@ APPROVERS = frozenset(role for role in Role if may(role, Permission.APPROVE_REQU
 def _subject(summary: str, user: User | None, *roles: Role) -> Subject:
     permission = Permission.MANAGE_OWNERS if Role.OWNER in roles else Permission.MANAGE_TEAM
     return Subject(summary, None if user is None else [user.id, user.role], permission)
+
+
+def _sorted_or_part(call: ApiCall, sort: Field[str], usual: str) -> Part | Sorted:
+    """Return the requested part of a list. ``usual``: the order in which ``after`` works."""
+    if call[sort] == sort.default and not call[OFFSET]:
+        return part_of(call)
+    if call[AFTER] is not None:
+        message = f"after needs the order of {usual}, and no offset"
+        raise FieldError(AFTER.name, Problem.MALFORMED, message)
+    return Sorted(call[sort], call[OFFSET], call[LIST_LIMIT])
 
 
 def _member(member: Member) -> MemberData:

@@ -17,13 +17,15 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.storage.invitations import (
+    EVERY_INVITATION,
     InvalidInvitationTokenError,
     Invitation,
+    InvitationFilter,
     InvitationId,
     PendingInvitation,
     SqlInvitations,
 )
-from pqkeep_gateway.storage.pages import WHOLE, Page, Part
+from pqkeep_gateway.storage.pages import WHOLE, Page, Part, Sorted
 from pqkeep_gateway.storage.users import EmailTakenError, SqlUsers, User
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -128,9 +130,17 @@ class Invitations:
         tokens = await self._sessions.begin(account, attribution, user_agent=user_agent)
         return account.user, tokens
 
-    async def list(self, tenant: TenantId, part: Part = WHOLE) -> Page[PendingInvitation]:
-        """Return pending invitations, the first to expire first. Raises PositionNotFoundError."""
-        return await self._store.list(tenant, date_of(self._clock()), part)
+    async def list(
+        self,
+        tenant: TenantId,
+        part: Part | Sorted = WHOLE,
+        only: InvitationFilter = EVERY_INVITATION,
+    ) -> Page[PendingInvitation]:
+        """Return the pending invitations that match every condition: a Part of them by expiry.
+
+        Raises PositionNotFoundError.
+        """
+        return await self._store.list(tenant, date_of(self._clock()), part, only)
 
     async def withdraw(
         self,

@@ -71,6 +71,7 @@ class Templates:
             undefined=jinja2.StrictUndefined,
             auto_reload=False,
         )
+        self._environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
         self._environment.globals["asset"] = assets.url
         self._environment.globals["languages"] = LANGUAGES
         self._environment.filters.update(

@@ -16,7 +16,7 @@ from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.access.scopes import scopes_in, scopes_text
+from pqkeep_gateway.access.scopes import UsableKey, scopes_in, scopes_text
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
@@ -67,6 +67,8 @@ class ApiKeyFilter:
     """Without a use since then, or at any time."""
     expires_before_us: int | None = None
     """Active ones that expire before."""
+    may_use: UsableKey | None = None
+    """Their scopes allow at least one use of this key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,24 @@ class SqlApiKeys:
         order = order_of(part.sort, _sorts(now), API_KEYS.c.version.desc())
         query = sa.select(API_KEYS).where(_of(tenant), *_conditions(only, now))
         async with read_transaction(self._engine) as connection:
+            if only.may_use is not None:
+                stored = sa.select(API_KEYS.c.scopes).where(_of(tenant)).distinct()
+                texts = (await connection.execute(stored)).scalars()
+                wide = [text for text in texts if text and only.may_use.is_open_to(scopes_in(text))]
+                query = query.where(
+                    sa.or_(API_KEYS.c.scopes.is_(None), API_KEYS.c.scopes.in_(wide))
+                )
             return await read_sorted(connection, query, order, part, _api_key)
+
+    async def count_scopes(self, tenant: TenantId, now: datetime) -> dict[str | None, int]:
+        """Return the different stored scopes of a tenant's valid API keys, with their numbers."""
+        query = (
+            sa.select(API_KEYS.c.scopes, sa.func.count().label("number"))
+            .where(_of(tenant), _is_valid(now))
+            .group_by(API_KEYS.c.scopes)
+        )
+        async with read_transaction(self._engine) as connection:
+            return {row.scopes: row.number for row in await connection.execute(query)}
 
     async def search(self, tenant: TenantId, text: str, limit: int) -> tuple[ApiKey, ...]:
         """Return API keys with a text in their name, or with this version or these last characters.

@@ -1,5 +1,6 @@
 """Invitations in SQL."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NewType
@@ -16,10 +17,19 @@ from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
+from pqkeep_gateway.storage.pages import (
+    WHOLE,
+    Order,
+    Page,
+    Part,
+    Sorted,
+    order_of,
+    read_page,
+    read_sorted,
+)
 from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import INVITATIONS, TENANTS
-from pqkeep_gateway.storage.team import lock_team
+from pqkeep_gateway.storage.team import ROLE_ORDER, lock_team
 from pqkeep_gateway.storage.tenant_status import lock_tenant_to_add
 from pqkeep_gateway.storage.users import Account, EmailTakenError, User, add_user, email_key
 from pqkeep_protocol.audit import Event
@@ -46,6 +56,21 @@ class PendingInvitation:
     email: str
     role: Role
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvitationFilter:
+    """The requested invitations. None: no condition."""
+
+    email: str | None = None
+    """A part of the address, in any case."""
+    roles: tuple[Role, ...] = ()
+    """Any of these; empty: all."""
+    expires_before_us: int | None = None
+    """Microseconds since 1970."""
+
+
+EVERY_INVITATION = InvitationFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +176,26 @@ class SqlInvitations:
         return Account(user, password_hash)
 
     async def list(
-        self, tenant: TenantId, now: datetime, part: Part = WHOLE
+        self,
+        tenant: TenantId,
+        now: datetime,
+        part: Part | Sorted = WHOLE,
+        only: InvitationFilter = EVERY_INVITATION,
     ) -> Page[PendingInvitation]:
-        """Return pending invitations by expiry. Raises PositionNotFoundError."""
+        """Return the pending invitations that match every condition: a Part of them by expiry.
+
+        Raises PositionNotFoundError.
+        """
+        of = INVITATIONS.c
         query = sa.select(INVITATIONS).where(
-            INVITATIONS.c.tenant_id == tenant,
-            INVITATIONS.c.expires_at_us > microseconds(now),
+            of.tenant_id == tenant, of.expires_at_us > microseconds(now), *_conditions(only)
         )
-        order = Order(INVITATIONS.c.expires_at_us, INVITATIONS.c.id)
         async with read_transaction(self._engine) as connection:
-            return await read_page(connection, query, order, part, _pending)
+            if isinstance(part, Sorted):
+                order = order_of(part.sort, INVITATION_SORTS, of.id)
+                return await read_sorted(connection, query, order, part, _pending)
+            by_expiry = Order(of.expires_at_us, of.id)
+            return await read_page(connection, query, by_expiry, part, _pending)
 
     async def remove(
         self, tenant: TenantId, invitation: InvitationId, by: Principal, audit_event: Event
@@ -181,6 +216,24 @@ class SqlInvitations:
                 raise InvitationNotFoundError
             team.require_authority(by, Role(role))
             await add_audit_event(connection, audit_event)
+
+
+INVITATION_SORTS: Mapping[str, sa.ColumnElement[Any]] = {
+    "expires": INVITATIONS.c.expires_at_us,
+    "email": INVITATIONS.c.email_key,
+    "role": sa.case(ROLE_ORDER, value=INVITATIONS.c.role),
+}
+"""The orders of the list; by role, owners come first."""
+
+
+def _conditions(only: InvitationFilter) -> Iterator[sa.ColumnElement[bool]]:
+    of = INVITATIONS.c
+    if only.email is not None:
+        yield of.email_key.contains(email_key(only.email), autoescape=True)
+    if only.roles:
+        yield of.role.in_(only.roles)
+    if only.expires_before_us is not None:
+        yield of.expires_at_us < only.expires_before_us
 
 
 def _is_pending(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:

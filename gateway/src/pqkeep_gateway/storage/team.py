@@ -234,9 +234,10 @@ class SqlTeam:
             await add_audit_event(connection, *audit_events)
 
 
+ROLE_ORDER: Mapping[str, int] = {role: place for place, role in enumerate(Role)}
 MEMBER_SORTS: Mapping[str, sa.ColumnElement[Any]] = {
     "email": USERS.c.email_key,
-    "role": sa.case({role: place for place, role in enumerate(Role)}, value=USERS.c.role),
+    "role": sa.case(ROLE_ORDER, value=USERS.c.role),
     "mfa": sa.case((HAS_SECOND_FACTOR, 1), else_=0),
     "last-sign-in": USERS.c.last_sign_in_at_us,
     "joined": USERS.c.created_at_us,

@@ -2,6 +2,7 @@
 // kept in the tab until it is read: a reload goes on where it was, and a repeated request has no second effect.
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
+import { bodyOf, clearProblems, isComplete } from "./fields.js";
 import { t } from "./languages.js";
 
 const STORE = "pqkeep-bulk";
@@ -13,6 +14,7 @@ const table = document.querySelector("table.listing");
 const progress = dialog.querySelector("progress");
 const results = dialog.querySelector("[data-bulk-results]");
 const said = dialog.querySelector("[role=status]");
+const labels = form.querySelector("[name=labels]"); // only where an action sets labels
 const again = dialog.querySelector("[data-bulk-stop]");
 const boxes = [];
 let action; // the chosen one
@@ -32,9 +34,10 @@ function keep() {
   else sessionStorage.removeItem(STORE);
 }
 
-/** The fields of a row, from the address of its page: the parts of the path, and the query. */
-function fieldsOf(link) {
-  const url = new URL(link.href);
+/** The fields of a row: its own, or those of the address of its page, the parts of the path and the query. */
+function fieldsOf(row) {
+  if (row.dataset.row) return JSON.parse(row.dataset.row);
+  const url = new URL(row.cells[0].querySelector("a").href);
   const parts = url.pathname.split("/").slice(3).map(decodeURIComponent);
   const names = bar.dataset.fields.split(" ");
   return { ...Object.fromEntries(names.map((name, index) => [name, parts[index]])), ...Object.fromEntries(url.searchParams) };
@@ -62,10 +65,9 @@ function count() {
 }
 
 for (const row of table.tBodies[0].rows) {
-  const link = row.cells[0].querySelector("a");
-  if (!link) continue;
+  if (!row.dataset.row && !row.cells[0].querySelector("a")) continue;
   const name = row.cells[0].innerText.trim().replace(/\s+/g, " ");
-  boxes.push({ box: addBox(row.cells[0], t`Select ${name}`, count), name, fields: fieldsOf(link) });
+  boxes.push({ box: addBox(row.cells[0], t`Select ${name}`, count), name, fields: fieldsOf(row) });
 }
 const all = addBox(table.tHead.rows[0].cells[0], t`Select all rows of this page`, () => {
   for (const { box } of boxes) box.checked = all.checked;
@@ -79,13 +81,14 @@ function random() {
 /** The requests for the chosen rows. Rows that need the same one share it, such as two versions of a rotated key. */
 function requests() {
   const made = new Map();
-  for (const { box, name, fields } of boxes) {
+  for (const { box, name, fields: own } of boxes) {
     if (!box.checked) continue;
+    const fields = { ...action.defaults, ...own };
     const path = action.path.replace(/\{(\w+)\}/g, (_, field) => encodeURIComponent(fields[field]));
-    const sent = (action.body ?? []).filter((field) => field in fields).map((field) => [field, field === "key_version" ? Number(fields[field]) : fields[field]]);
+    const sent = (action.body ?? []).filter((field) => field in own).map((field) => [field, field === "key_version" ? Number(own[field]) : own[field]]);
     const body = action.body ? Object.fromEntries(sent) : undefined;
     const place = path + JSON.stringify(body);
-    if (!made.has(place)) made.set(place, { name, path, body, key: random(), state: "waiting" });
+    if (!made.has(place)) made.set(place, { name, path, body, keyring: fields.keyring, key: random(), state: "waiting" });
   }
   return [...made.values()];
 }
@@ -94,8 +97,22 @@ function open() {
   dialog.querySelector("h2 bdi").textContent = job.title;
   dialog.querySelector("[data-bulk-about]").textContent = job.about;
   isStopped = false;
+  if (labels) {
+    labels.closest(".field").hidden = !job.setsLabels;
+    labels.required = Boolean(job.setsLabels);
+    labels.value = job.labels ?? "";
+    clearProblems(form);
+  }
   show();
   dialog.showModal();
+}
+
+/** The body that sets labels of a keyring. The API replaces all of them, so those of now are read first. */
+async function labelled({ keyring: name }) {
+  const { keyrings } = await call("GET", `/api/v1/kms/keyrings?${new URLSearchParams({ prefix: name, limit: 1 })}`);
+  const before = keyrings.find((keyring) => keyring.name === name)?.labels;
+  const all = Object.entries({ ...before, ...bodyOf(form).labels });
+  return { labels: Object.fromEntries(all.filter(([, value]) => value)) };
 }
 
 /** Shows the progress, and a line for each row. */
@@ -132,7 +149,8 @@ async function run() {
     show();
     if (isStopped) break;
     try {
-      await call(job.method, item.path, item.body, { idempotencyKey: job.isIdempotent ? item.key : "" });
+      const body = job.setsLabels ? await labelled(item) : item.body;
+      await call(job.method, item.path, body, { idempotencyKey: job.isIdempotent ? item.key : "" });
       item.state = "done";
     } catch (error) {
       if (error instanceof Cancelled) break;
@@ -165,6 +183,11 @@ bar.addEventListener("click", (event) => {
 });
 form.addEventListener("submit", (event) => {
   event.preventDefault();
+  if (labels) {
+    clearProblems(form);
+    if (!isComplete(form)) return;
+    job.labels = labels.value;
+  }
   isStopped = false;
   run();
 });

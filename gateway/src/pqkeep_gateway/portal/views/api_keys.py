@@ -70,6 +70,7 @@ KIND = ListKind(
             "scope",
             values=tuple(group.value for group in Group),
         ),
+        lists.text("may-use", "may use this key, such as payments/Kyber768", "may_use"),
     ),
     sorts=API_KEY_SORTS,
     words="name",

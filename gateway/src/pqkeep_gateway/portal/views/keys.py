@@ -202,7 +202,7 @@ async def _read_list(visit: Visit) -> Content:
     keyring = chosen or DEFAULT_KEYRING  # for new keys
     listed = Section()
     if not query.error:
-        asked = {**query.request(), **_parameters(query), "principals": PRINCIPALS}
+        asked = {**query.request(), **_parameters(query), "principals": PRINCIPALS, "access": True}
         listed = await reader.section("list_inventory", **asked)
     keys: Sequence[InventoryKeyData] = listed.data.keys if listed.data else ()
     rows = tuple(map(Row, keys))
@@ -275,10 +275,18 @@ async def _read_key(visit: Visit) -> Content:
     only: dict[str, Any] = {"algorithm": algorithm.value, "limit": 1, **in_keyring(keyring)}
     if version > 1:
         only["after"] = f"{algorithm.value}:{version - 1}"
-    keys, usage, people, records = await asyncio.gather(
+    keys, usage, people, listed, records = await asyncio.gather(
         reader.read("list_keys", **only),
         reader.section("list_key_usage", **only),
         addresses(reader),
+        reader.section(
+            "list_inventory",
+            keyring=keyring,
+            algorithm=algorithm.value,
+            name=f"v{version}",
+            principals=PRINCIPALS,
+            access=True,
+        ),
         reader.section(
             "list_audit_records",
             algorithm=algorithm.value,
@@ -293,6 +301,7 @@ async def _read_key(visit: Visit) -> Content:
     key = next((key for key in keys.keys if key.key_version == version), None)
     if key is None:
         raise not_found("There is no such key.")
+    of_it = (row for row in (listed.data.keys if listed.data else ()))
     about = ABOUT[algorithm]
     operations = (
         *sorted(ALGORITHMS[algorithm].operations - LIFECYCLE),
@@ -307,6 +316,9 @@ async def _read_key(visit: Visit) -> Content:
         "has_key_set": _are_in_key_set((key,)),
         "formats": [form for form in PublicKeyFormat if form.is_defined_for(algorithm)],
         "usage": usage,
+        "access": listed,
+        "row": next((Row(row) for row in of_it if row.key_version == version), None),
+        "may_use_it": f"may-use:{keyring}/{algorithm.value} status:active",
         "records": records,
         "people": people,
         "operations": [(name.value, name.value.replace("-", " ")) for name in operations],

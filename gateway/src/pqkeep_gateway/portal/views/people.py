@@ -8,7 +8,7 @@ from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.portal import lists
 from pqkeep_gateway.portal.lists import Export, ListKind, Query, exported
 from pqkeep_gateway.portal.pages import MOST_NAMED, SHOWN, Content, Page, Visit
-from pqkeep_gateway.portal.reading import Reader
+from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_protocol.audit_events import PERSON
 
 
@@ -40,11 +40,25 @@ KIND = ListKind(
     sorts=("joined", "email", "role", "mfa", "last-sign-in"),
     words="email",
     noun="member",
-    keeps=("invited_after",),
     examples=("mfa:no", "role:owner", "unused:90d"),
 )
 """The list of members."""
 COLUMNS = ("id", "email", "role", "status", "mfa_enabled", "last_sign_in_at", "created_at")
+"""The columns of an export."""
+
+INVITATIONS = ListKind(
+    path="/team/invitations",
+    filters=(
+        lists.choice("role", "the role", "role", tuple(Role)),
+        lists.upcoming("expires", "expires within this time", "expires_before"),
+    ),
+    sorts=("expires", "email", "role"),
+    words="email",
+    noun="invitation",
+    examples=("expires:1d", "role:admin"),
+)
+"""The list of invitations."""
+INVITATION_COLUMNS = ("id", "email", "role", "expires_at")
 """The columns of an export."""
 
 
@@ -64,25 +78,55 @@ async def _read(visit: Visit) -> Content:
     asked = {} if query.error else query.request()
     members, invitations, organization = await asyncio.gather(
         reader.section("list_members", **asked),
-        reader.section(
-            "list_invitations", limit=INVITED, after=visit.query.get("invited_after") or None
-        ),
+        reader.section("list_invitations", limit=1),
         reader.section("get_organization"),
     )
     shown = members.data.members if members.data and not query.error else ()
-    may_manage_owners = may(reader.principal.caller, Permission.MANAGE_OWNERS)
-    assignable = [role for role in Role if role is not Role.OWNER or may_manage_owners]
     return {
         "members": members,
         "query": query,
         "position": query.page(len(shown), members.data.total if members.data else 0),
         "shown": shown,
-        "invitations": invitations,
-        "invited": invitations.data.invitations if invitations.data else (),
+        "invited": invitations.data.total if invitations.data else None,
         "organization": organization,
-        "may_manage_owners": may_manage_owners,
-        "roles": [(role.value, f"{role.value}: {ROLES[role]}") for role in reversed(assignable)],
+        **_assignable(reader),
     }
+
+
+def _assignable(reader: Reader) -> Content:
+    """Return the roles that the visitor may give."""
+    may_manage_owners = may(reader.principal.caller, Permission.MANAGE_OWNERS)
+    roles = [role for role in Role if role is not Role.OWNER or may_manage_owners]
+    return {
+        "may_manage_owners": may_manage_owners,
+        "roles": [(role.value, f"{role.value}: {ROLES[role]}") for role in reversed(roles)],
+    }
+
+
+async def _read_invitations(visit: Visit) -> Content:
+    reader, query = visit.reader, Query.of(INVITATIONS, visit.query)
+    listed = Section()
+    if not query.error:
+        listed = await reader.section("list_invitations", **query.request())
+    shown = listed.data.invitations if listed.data else ()
+    return {
+        "query": query,
+        "listed": listed,
+        "shown": shown,
+        "position": query.page(len(shown), listed.data.total if listed.data else 0),
+        **_assignable(reader),
+    }
+
+
+async def _export_invitations(visit: Visit) -> Export:
+    """Return the rows that match the filters. Raises ApiError."""
+    query = Query.of(INVITATIONS, visit.query)
+
+    async def read(offset: int, limit: int) -> tuple[Sequence[Any], int]:
+        page = await visit.reader.read("list_invitations", **query.request(limit, offset))
+        return page.invitations, page.total
+
+    return await exported(query, read, "invitations", INVITATION_COLUMNS)
 
 
 async def _read_approvals(visit: Visit) -> Content:
@@ -122,8 +166,6 @@ async def _read_security(visit: Visit) -> Content:
     }
 
 
-INVITED = 15
-"""Invitations on a page of the team."""
 MOST_WAITING = 100
 """Waiting requests on the page."""
 
@@ -136,6 +178,15 @@ PAGES: tuple[Page, ...] = (
         read=_read,
         export=_export,
         icon="team",
+    ),
+    Page(
+        path="/team/invitations",
+        title="Invitations",
+        template="team/invitations.html",
+        permission=Permission.MANAGE_TEAM,
+        read=_read_invitations,
+        export=_export_invitations,
+        parent="/team",
     ),
     Page(
         path="/approvals",

@@ -32,7 +32,7 @@ ACTIONS = (
     ("Add an issuer of workloads' tokens", "/workloads#put-issuer", "put_workload_issuer"),
     ("Add a role for workloads", "/workloads#put-role", "put_workload_role"),
     ("Invite a member", "/team#invite", "invite"),
-    ("Make a rule", "/migration#new-rule", "put_rule"),
+    ("Make a rule", "/migration#new-rule", "put_rules"),
     ("Keep checkpoints elsewhere", "/audit#keep", "list_audit_checkpoints"),
     ("Change your password", "/security#change-password", "change_password"),
     ("Set up an authenticator app", "/security/enroll", "enroll_mfa"),
