@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.sampling import fast_algorithms_first
 from pqkeep import bech32
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm, Kind
+from pqkeep_protocol.der import BIT_STRING, SEQUENCE, der
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
 
 NO_FORMAT = (400, "ERR_INVALID_001", "format")
@@ -187,11 +188,19 @@ def _brought(algorithm: Algorithm) -> tuple[str, dict[str, Any], str]:
     return "/signature/verify", {**named, "message": "QUJD", "signature": "QUJD"}, "ERR_SIG_001"
 
 
+def _certificate_of(key: bytes) -> str:
+    """Return PEM of a certificate with a key, and with empty names and signature."""
+    empty = der(SEQUENCE, b"")
+    signed = der(SEQUENCE, b"\xa0\x03\x02\x01\x02\x02\x01\x01" + 4 * empty + key)
+    text = b64encode(der(SEQUENCE, signed + empty + der(BIT_STRING, b"\0"))).decode()
+    return f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n"
+
+
 @every_algorithm
 def test_a_public_key_is_taken_in_every_form_that_it_is_given_in(
     world: World, nobody: Caller, algorithm: Algorithm
 ) -> None:
-    """Every format of public-key's response is accepted as public_key, also with added white space."""
+    """Every format of public-key's response is accepted as public_key, also with added white space, and so is a certificate."""
     world.add(algorithm)
     path, body, _ = _brought(algorithm)
     for name in ("raw", "der", "pem", *(("jwk",) if algorithm in JWK_ALGORITHM else ())):
@@ -202,6 +211,8 @@ def test_a_public_key_is_taken_in_every_form_that_it_is_given_in(
             forms += [json.dumps(shown), f"\ufeff{json.dumps(shown, indent=2)}\n"]
         if name == "pem":
             forms += [shown.replace("\n", "\r\n"), f"\ufeff{shown}", f"A letter.\n\n{shown}-- \nA"]
+        if name == "der":
+            forms.append(_certificate_of(b64decode(shown)))
         for form in forms:
             answer = nobody.post(path, {**body, "public_key": form})
             assert "key_version" not in answer
