@@ -122,6 +122,35 @@ def test_a_jwk_set_has_the_keys_that_verify(
     assert jwks(tenant) == [each["public_key"] for each in expected]
 
 
+def test_a_jws_has_a_media_type(new_tenant: Callable[..., Caller]) -> None:
+    """The signed header has ``typ`` if the request names one; only a media type is accepted."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    for typ in (None, "JWT", "a", "application/order+jwt", "x" * 127):
+        jws = tenant.post("/signature/jws", {"payload": "", "typ": typ})["jws"]
+        read = JWS()
+        read.deserialize(jws)
+        assert read.jose_header.get("typ") == typ
+        assert verified(jws, jwks(tenant)) == b""
+    for wrong in (
+        "",
+        "x" * 128,
+        "a b",
+        "a\n",
+        "a/b/c",
+        "/",
+        "a/",
+        "é",
+        '"',
+        "\u202e",
+        7,
+        ["JWT"],
+        {},
+    ):
+        body = {"payload": "", "typ": wrong}
+        assert tenant.refusal("/signature/jws", body) == (400, "ERR_SIG_001", "typ"), wrong
+
+
 @pytest.mark.parametrize("algorithm", ["Dilithium3", "ML-DSA-87"])
 def test_a_jws_is_verified_by_another_library(
     new_tenant: Callable[..., Caller], b64: Callable[[bytes], str], algorithm: str

@@ -2914,6 +2914,9 @@ type SignJwsRequest struct {
 
 	// Payload What is signed: at most 1,048,576 bytes.
 	Payload []byte `json:"payload"`
+
+	// Typ The media type of the JWS, for its header. Without it the header has no `typ`.
+	Typ string `json:"typ,omitempty"`
 }
 
 // SignMuBatch The results, in the order of the items.

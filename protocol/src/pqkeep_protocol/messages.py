@@ -451,6 +451,11 @@ class Jws(KeyResult, frozen=True, kw_only=True, tag="jws"):
     version: SomeVersion
 
 
+JWS_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+(/[A-Za-z0-9!#$&^_.+-]+)?\Z"
+"""The form of a media type, of which JWS omits ``application/`` (RFC 6838, section 4.2)."""
+MAX_JWS_TYPE = 127
+
+
 class SignJws(KeyRequest[Jws], frozen=True, kw_only=True, tag="sign-jws"):
     """Sign a payload as JWS (RFC 7515). With ``detached`` the JWS omits it (appendix F)."""
 
@@ -459,6 +464,8 @@ class SignJws(KeyRequest[Jws], frozen=True, kw_only=True, tag="sign-jws"):
     version: SomeVersion | None
     payload: bytes
     detached: bool
+    typ: Annotated[str, Meta(max_length=MAX_JWS_TYPE, pattern=JWS_TYPE)] | None = None
+    """The header's ``typ`` (section 4.1.9)."""
 
 
 class SignMu(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-mu"):

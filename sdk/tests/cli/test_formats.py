@@ -96,7 +96,8 @@ def test_a_file_as_jws(command: Command, tenant: Client) -> None:
     file = command.directory / "order.json"
     file.write_bytes(b'{"amount":10}')
     keys = JWKSet.from_json(command("keys", "jwks").out.decode())
-    for options, payload in (((), None), (("--detached", "--force"), file.read_bytes())):
+    whole, detached = ("--typ", "order+jwt"), ("--detached", "--force")
+    for options, payload, typ in ((whole, None, "order+jwt"), (detached, file.read_bytes(), None)):
         ended = command("sign", file.name, "--jws", *options)
         assert (ended.status, ended.out) == (0, b"")
         assert ended.err == "order.json.jws: signed with Dilithium3 version 1\n"
@@ -104,9 +105,11 @@ def test_a_file_as_jws(command: Command, tenant: Client) -> None:
         read.deserialize(file.with_name("order.json.jws").read_text().strip())
         read.allowed_algs = ["ML-DSA-65"]
         read.verify(keys, detached_payload=payload)
-    ended = command("sign", file.name, "--detached")
-    assert ended.status != 0
-    assert "--jws" in ended.err
+        assert read.jose_header.get("typ") == typ
+    for option in (("--detached",), ("--typ", "JWT")):
+        ended = command("sign", file.name, *option)
+        assert ended.status != 0
+        assert "--jws" in ended.err
 
 
 def test_a_note(command: Command, tenant: Client) -> None:

@@ -1,5 +1,5 @@
 // Generated from the API's description: make typescript writes it.
-// SHA-256 of the description: 5eb133e626a4e88c32db82cc91c027a62cec2f909db5798064440e729394e6e2
+// SHA-256 of the description: 5a97276493d1b76a3d0aecd0c067b7733de062563a09d0e9ff42c7bc3f53f479
 
 export interface components {
     schemas: {
@@ -4010,6 +4010,7 @@ export interface operations {
                     key_version?: number | null;
                     keyring?: string | null;
                     payload: Uint8Array;
+                    typ?: string | null;
                 };
             };
         };

@@ -57,7 +57,13 @@ from pqkeep_protocol.keys import (
     KeyVersion,
     RecordedName,
 )
-from pqkeep_protocol.messages import MAX_WORDS, CiphertextFormat, DataKeySize
+from pqkeep_protocol.messages import (
+    JWS_TYPE,
+    MAX_JWS_TYPE,
+    MAX_WORDS,
+    CiphertextFormat,
+    DataKeySize,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
@@ -312,6 +318,16 @@ PAYLOAD = base64_field(
 DETACHED = boolean_field(
     "detached", "Whether to omit the payload from the response.", example=False
 ).or_default(default=False)
+_is_jws_type = re.compile(JWS_TYPE).match
+TYP = text_field(
+    "typ",
+    "The media type of the JWS, for its header. Without it the header has no `typ`.",
+    "statement+jwt",
+    at_most=MAX_JWS_TYPE,
+    pattern=JWS_TYPE.replace("\\Z", "$"),
+    is_valid=lambda text: _is_jws_type(text) is not None,
+    must=f"must be a media type of at most {MAX_JWS_TYPE} characters, such as JWT",
+).optional()
 SIGNATURE = base64_field(
     "signature",
     f"The signature to verify: at most {MAX_SIGNATURE:,} bytes.",

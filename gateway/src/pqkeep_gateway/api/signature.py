@@ -16,6 +16,7 @@ from pqkeep_gateway.api.key_fields import (
     SIGNATURE,
     SIGNATURE_OVER_HASH,
     SIGNATURE_OVER_MU,
+    TYP,
     AlgorithmUsed,
     KeyResponse,
     KeyVersionUsed,
@@ -233,6 +234,7 @@ def sign_jws(call: KeyCall) -> SignJws:
         algorithm=call.algorithm,
         payload=call[PAYLOAD],
         detached=call[DETACHED],
+        typ=call[TYP],
         version=call[ACTIVE_KEY_VERSION],
     )
 
@@ -311,7 +313,7 @@ OPERATIONS = (
         signed_jws,
         DEFAULT,
         name="sign_jws",
-        fields=(PAYLOAD, DETACHED, ACTIVE_KEY_VERSION),
+        fields=(PAYLOAD, DETACHED, TYP, ACTIVE_KEY_VERSION),
         example=SignedJws(
             jws="eyJhbGciOiJNTC1EU0EtNjUifQ.eyJhbW91bnQiOjEwfQ.xV3Jb0nRUZ3ZoN8HqY0mS4uC5cEw2kPz",
             key_version=1,

@@ -58,7 +58,7 @@ async def sign_jws(request: SignJws, context: Context) -> OperationResult:
     """Sign a payload as JWS. It equals a signature over the signing input with an empty context."""
     versions = context.versions
     key = context.key_for(request.operation, request.version)
-    header = _protected_header(versions.algorithm, key.info.public_key)
+    header = _protected_header(versions.algorithm, key.info.public_key, request.typ)
     message = _signing_input(header, request.payload)
     signature = await context.executor.sign(
         versions.tenant, key, Message(message), context.deadline
@@ -130,10 +130,13 @@ def represent_digest(hash_algorithm: HashAlgorithm, digest: bytes) -> bytes:
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
-def _protected_header(algorithm: Algorithm, public_key: bytes) -> str:
+def _protected_header(algorithm: Algorithm, public_key: bytes, typ: str | None) -> str:
     """Return a key's JWS header in base64url."""
     alg = JWK_ALGORITHM[algorithm]
-    return base64url(_ENCODER.encode({"alg": alg, "kid": thumbprint(alg, public_key)}))
+    header = {"alg": alg, "kid": thumbprint(alg, public_key)}
+    if typ is not None:
+        header["typ"] = typ
+    return base64url(_ENCODER.encode(header))
 
 
 def _signing_input(header: str, payload: bytes) -> bytes:

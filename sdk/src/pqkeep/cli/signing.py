@@ -96,6 +96,15 @@ def sign(  # noqa: PLR0913 - as many options as the command has
             "--detached", help="With --jws, make a detached signature without the file's content."
         ),
     ] = False,
+    typ: Annotated[
+        str | None,
+        typer.Option(
+            "--typ",
+            metavar="TYPE",
+            help="With --jws, the media type in the header, such as JWT.",
+            show_default=False,
+        ),
+    ] = None,
     use: SignatureContext = None,
 ) -> None:
     """Sign files, each to FILE.sig. Files are hashed here, and the service sees only the hashes.
@@ -105,15 +114,16 @@ def sign(  # noqa: PLR0913 - as many options as the command has
     """
     if jws and use is not None:
         raise Refusal("--jws and --context cannot be combined", "leave one of them out")
-    if detached and not jws:
-        raise Refusal("--detached works only with --jws", "add --jws")
+    for option, is_given in (("--detached", detached), ("--typ", typ is not None)):
+        if is_given and not jws:
+            raise Refusal(f"{option} works only with --jws", "add --jws")
     named = choice.Named(algorithm, key_version, keyring)
     output = Output(to, JWS_SUFFIX if jws else SUFFIX, is_replaced=force)
     with several(invocation, files, to) as tally, invocation.connect() as client:
         if jws:
             for file in files:
                 with tally.each([file]):
-                    _sign_jws(tally, client, file, named, output, detached=detached)
+                    _sign_jws(tally, client, file, named, output, detached=detached, typ=typ)
         elif use is not None:
             context_signatures.sign(tally, client, use, named, output)
         else:
@@ -350,10 +360,11 @@ def _sign_jws(
     output: Output,
     *,
     detached: bool,
+    typ: str | None,
 ) -> None:
     payload = whole(file, tally.invocation, MAX_PAYLOAD, "sign it without --jws")
     output.require_free(file)
-    made = client.signatures.sign_jws(payload, detached=detached, **named._asdict())
+    made = client.signatures.sign_jws(payload, detached=detached, typ=typ, **named._asdict())
     output.write(file, made.jws.encode("ascii") + b"\n")
     tally.written(
         output.of(file),

@@ -135,13 +135,16 @@ class Signatures(Generic[T_co]):
         payload: bytes,
         *,
         detached: bool = False,
+        typ: str | None = None,
         algorithm: str | None = None,
         keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[Jws]:
         """Sign at most 1,048,576 bytes as a JWS, with ``Dilithium3`` or ``ML-DSA-87``.
 
-        A detached payload is not part of the JWS. The keys of ``keys.jwks()`` verify it.
+        A detached payload is not part of the JWS. The keys of ``keys.jwks()`` verify it. ``typ`` is
+        the header's media type, such as ``JWT``: with one for each kind of statement, a reader can
+        refuse the other kinds.
         """
         return post(
             "/signature/jws",
@@ -149,6 +152,7 @@ class Signatures(Generic[T_co]):
             {
                 "payload": encoded(payload),
                 "detached": detached or None,
+                "typ": typ,
                 "key_version": key_version,
                 "algorithm": self._rules.signature(algorithm),
                 "keyring": keyring,
