@@ -20,6 +20,7 @@ from pqkeep import (
 )
 
 Connect = Callable[..., Client]
+DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -284,3 +285,46 @@ def test_workloads(administrator: Client, connect: Connect, tenant: Tenant, base
         access.remove_role(tenant.id, "deploy")
     access.remove_issuer(tenant.id, "github")
     assert (access.issuers(tenant.id), access.roles(tenant.id)) == ((), ())
+
+
+def test_the_team(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
+    """The operator invites, lists, changes and removes people; an API key may not."""
+    team = administrator.team
+    invited = team.invite(tenant.id, f"{tenant.id}@example.com", role="owner")
+    other = team.invite(tenant.id, f"other-{tenant.id}@example.com", role="viewer")
+    assert other.token is not None
+    assert other.token not in repr(other)
+    listed = team.invitations(tenant.id)
+    assert {one.id: one.token for one in listed} == {invited.id: None, other.id: None}
+    assert [one.id for one in team.invitations(tenant.id, role="viewer")] == [other.id]
+    team.withdraw(tenant.id, other.id)
+    with pytest.raises(NotFoundError):
+        team.withdraw(tenant.id, other.id)
+    accepted = administrator.requests.send(
+        "POST",
+        "/auth/accept-invitation",
+        body={"token": invited.token, "password": "correct horse battery staple"},
+    )
+    (owner,) = team.members(tenant.id, email=tenant.id, role="owner,admin", has_mfa=False)
+    assert (owner.id, owner.email, owner.status) == (accepted["id"], invited.email, "active")
+    assert team.members(tenant.id, not_signed_in_since=datetime.now(UTC) - DAY) == ()
+    for refuse in (
+        lambda: team.change_role(tenant.id, owner.id, role="admin"),
+        lambda: team.remove(tenant.id, owner.id),
+    ):
+        with pytest.raises(ConflictError):
+            refuse()
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    with pytest.raises(PermissionDeniedError):
+        own.team.members(tenant.id)
+    with pytest.raises(PermissionDeniedError):
+        own.search.find("test")
+
+
+def test_the_search(administrator: Client, tenant: Tenant) -> None:
+    """The operator finds a tenant by its name, and a record by its number."""
+    found = administrator.search.find(tenant.name)
+    assert [(result.kind, result.id) for result in found.results] == [("tenant", tenant.id)]
+    records = administrator.search.find("1").results
+    assert ("record", "1") in {(result.kind, result.id) for result in records}
+    assert found.unavailable == ()

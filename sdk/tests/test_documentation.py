@@ -29,11 +29,13 @@ RESOURCES = (
     "webhooks",
     "workloads",
     "tenants",
+    "team",
     "api_keys",
     "audit",
     "usage",
     "installation",
     "operators",
+    "search",
     "status",
     "requests",
 )

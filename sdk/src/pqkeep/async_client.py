@@ -21,6 +21,7 @@ from pqkeep.resources.notices import Notices
 from pqkeep.resources.requests import Requests
 from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
+from pqkeep.resources.team import Search, Team
 from pqkeep.resources.tenants import Tenants, UsageCounts
 from pqkeep.resources.tools import Tools
 from pqkeep.resources.webhooks import Webhooks
@@ -75,12 +76,14 @@ class AsyncClient:
         self.webhooks: Webhooks[AsyncTransport] = Webhooks(self._transport)
         self.workloads: Workloads[AsyncTransport] = Workloads(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
+        self.team: Team[AsyncTransport] = Team(self._transport)
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
         self.audit: Audit[AsyncTransport] = Audit(self._transport)
         self.usage: UsageCounts[AsyncTransport] = UsageCounts(self._transport)
         self.installation: InstallationState[AsyncTransport] = InstallationState(self._transport)
         self.inventory: Inventory[AsyncTransport] = Inventory(self._transport)
         self.operators: Operators[AsyncTransport] = Operators(self._transport)
+        self.search: Search[AsyncTransport] = Search(self._transport)
         self.status: Status[AsyncTransport] = Status(self._transport)
         self.requests: Requests[AsyncTransport] = Requests(self._transport)
 

@@ -22,6 +22,7 @@ from pqkeep.resources.notices import Notices
 from pqkeep.resources.requests import Requests
 from pqkeep.resources.rules import Rules as AlgorithmRules
 from pqkeep.resources.signatures import Signatures
+from pqkeep.resources.team import Search, Team
 from pqkeep.resources.tenants import Tenants, UsageCounts
 from pqkeep.resources.tools import Tools
 from pqkeep.resources.webhooks import Webhooks
@@ -88,12 +89,14 @@ class Client:
         self.webhooks: Webhooks[Transport] = Webhooks(self._transport)
         self.workloads: Workloads[Transport] = Workloads(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)
+        self.team: Team[Transport] = Team(self._transport)
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
         self.audit: Audit[Transport] = Audit(self._transport)
         self.usage: UsageCounts[Transport] = UsageCounts(self._transport)
         self.installation: InstallationState[Transport] = InstallationState(self._transport)
         self.inventory: Inventory[Transport] = Inventory(self._transport)
         self.operators: Operators[Transport] = Operators(self._transport)
+        self.search: Search[Transport] = Search(self._transport)
         self.status: Status[Transport] = Status(self._transport)
         self.requests: Requests[Transport] = Requests(self._transport)
 

@@ -402,6 +402,56 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A person of a tenant."""
+
+    id: str
+    email: str
+    role: str
+    """``owner``, ``admin``, ``developer`` or ``viewer``."""
+    status: str
+    """``active``; or ``must_enroll``, if a required second factor is missing."""
+    has_mfa: bool
+    last_sign_in_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """An invitation that was not accepted yet."""
+
+    id: str
+    email: str
+    role: str
+    expires_at: datetime
+    token: str | None = field(default=None, repr=False)
+    """It accepts the invitation, once. Only ``invite`` returns it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """One result of a search."""
+
+    kind: str
+    """``tenant`` or ``record``."""
+    id: str
+    """A tenant's id, or a record's position in the log."""
+    name: str
+    """A tenant's name, or a record's position and operation."""
+    detail: str | None
+    """A tenant's status, or a record's time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResults:
+    """The results of a search."""
+
+    results: tuple[SearchResult, ...]
+    unavailable: tuple[str, ...]
+    """The kinds that could not be searched, because a part is unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The permissions of an API key. A field that is None does not restrict it."""
 

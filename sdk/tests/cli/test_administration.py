@@ -262,3 +262,23 @@ def test_the_operator_manages_workloads(operator_command: Command, tenant: Clien
     for group, name in (("roles", "deploy"), ("issuers", "ci")):
         assert result(operator_command, group, "remove", name, *at)["removed"] is True
         assert operator_command(group, "remove", name, *at).status == 4
+
+
+def test_the_operator_manages_a_team(operator_command: Command, tenant: Client) -> None:
+    """An invitation shows its link once, is listed and withdrawn; the search finds the tenant."""
+    (own,) = tenant.tenants.list()
+    at = ("--tenant", own.id)
+    email = f"{own.id}@example.com"
+    ended = operator_command("team", "invite", email, "--role", "viewer", *at, "--output", "json")
+    invited = json.loads(ended.out)
+    assert f"/portal/invitation#{invited['token']}" in ended.err
+    listed = result(operator_command, "team", "invitations", "--email", own.id[:8], *at)
+    assert listed["invitations"] == [{**invited, "token": None}]
+    assert result(operator_command, "team", "list", *at) == {"members": [], "total": 0}
+    withdrawn = result(operator_command, "team", "withdraw", invited["id"], *at)
+    assert withdrawn == {"invitation": invited["id"], "removed": True}
+    assert operator_command("team", "withdraw", invited["id"], *at).status == 4
+    assert operator_command("team", "remove", str(uuid4()), *at).status == 4
+    assert operator_command("team", "change-role", str(uuid4()), "--role", "admin", *at).status == 4
+    (found,) = result(operator_command, "search", own.name)["results"]
+    assert (found["kind"], found["id"]) == ("tenant", own.id)

@@ -35,6 +35,7 @@ from pqkeep.cli import (
     shared_secrets,
     signing,
     status,
+    team,
     tenants,
     transit,
     webhooks,
@@ -60,6 +61,7 @@ shared_secrets.add_to(app)
 macs.add_to(app)
 kms_plugin.add_to(app)
 apply.add_to(app)
+team.add_to(app)
 for group in (
     keys,
     keyrings,
@@ -69,6 +71,7 @@ for group in (
     campaign,
     api_keys,
     tenants,
+    team,
     audit,
     inventory,
     report,
