@@ -103,17 +103,23 @@ class CheckpointSigner:
                 "the audit log is damaged: its newest checkpoint is from another log;"
                 " see docs/audit.md"
             )
-        text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
-        versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))
-        try:
-            entry = versions.entry(newest.key_version)
-            public = self._material.verifying_key(INSTALLATION, entry)
-            public.verify(newest.signature, text, CONTEXT)
-        except (KeyServiceError, InvalidSignature):
+        if not await self._is_signed(newest):
             raise ConfigError(
                 f"the audit log is damaged: the checkpoint of its first {newest.size} records does "
                 "not have the log's signature; see docs/audit.md"
-            ) from None
+            )
+
+    async def _is_signed(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a stored checkpoint has the signature of the log's key."""
+        text = signed_text(checkpoint.log_id, checkpoint.size, checkpoint.root, checkpoint.at_us)
+        versions = await self._key_cache.get(KeyName(INSTALLATION, checkpoint.algorithm))
+        try:
+            entry = versions.entry(checkpoint.key_version)
+            public = self._material.verifying_key(INSTALLATION, entry)
+            public.verify(checkpoint.signature, text, CONTEXT)
+        except (KeyServiceError, InvalidSignature):
+            return False
+        return True
 
     def _require_sealed(self, versions: KeyVersions) -> None:
         for entry in versions.entries:
@@ -150,7 +156,8 @@ class CheckpointSigner:
         """Sign the log's current root, and store the checkpoint. Raises KeyServiceError.
 
         If the algorithm's newest checkpoint covers the same records, return it instead. With
-        ``now``, sign the root again with the present time, and do not store that checkpoint.
+        ``now``, sign the root again with the present time, and do not store that checkpoint: unless
+        the database has another root or signature than was signed. Then return it as it is there.
         """
         if algorithm not in ALGORITHMS:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
@@ -158,12 +165,10 @@ class CheckpointSigner:
             entry = await self._active_key(algorithm)
             log_id, frontier = await self._store.frontier()
             newest = await self._store.database.read(checkpoints.find_newest_checkpoint, algorithm)
-            covered = -1 if newest is None else newest.size
-            # never a truncated log
-            if newest is not None and (
-                covered > frontier.size or (covered == frontier.size and not now)
-            ):
-                return newest
+            if newest is not None and newest.size >= frontier.size:  # never a truncated log
+                is_right = newest.size == frontier.size and newest.root == frontier.root()
+                if not (now and is_right and await self._is_signed(newest)):
+                    return newest
             at_us = clock.now_us()
             text = signed_text(log_id, frontier.size, frontier.root(), at_us)
             checkpoint = Checkpoint(
@@ -177,7 +182,7 @@ class CheckpointSigner:
                     INSTALLATION, entry, Message(text, CONTEXT), _deadline()
                 ),
             )
-            if covered < frontier.size:
+            if newest is None or newest.size < frontier.size:
                 await self._store.add_checkpoint(checkpoint)
                 self.count += 1
         return checkpoint
