@@ -89,7 +89,7 @@ class Operators:
         assert "signed-in" in self.sign_in(browser, subject).headers["location"]
         return browser
 
-    def settled(self, browser: Browser, query: str = "", **claims: object) -> httpx2.Response:
+    def settled(self, browser: Browser, query: str = "", /, **claims: object) -> httpx2.Response:
         """Sign in at the provider with chosen claims."""
         self.settable.claims = {"sub": "grace", "groups": ["desk"], **claims}
         begun = browser.get(f"/portal/sso/own{query}")
