@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import ssl
+import stat
 import subprocess
 import sys
 import time
@@ -206,11 +207,11 @@ def _contents(images: dict[str, Image]) -> str:
     packages = images["copier"].tree.glob("opt/pqkeep/lib/python3*/site-packages/cryptography")
     if any(packages):
         raise CampaignError("the gateway's image has cryptography")
-    return "no build tools, no key, no file that others can write; users that are not root; the gateway has no cryptography"
+    return "no build tools, no key, no file that others can write, no setuid; users that are not root; the gateway has no cryptography"
 
 
 def _unsafe(tree: Path) -> Iterator[str]:
-    """Yield files with a private key, with the building machine's name, or that others can write."""
+    """Yield files that can be written by others or gain rights, or name a key or the building machine."""
     for folder, folders, files in os.walk(tree):
         folders[:] = [name for name in folders if Path(folder, name) != tree / "dev"]
         for file in (Path(folder, name) for name in files):
@@ -219,7 +220,7 @@ def _unsafe(tree: Path) -> Iterator[str]:
             data = file.read_bytes()
             is_named = file.parent == tree / "etc" and file.name in {"hostname", "resolv.conf"}
             if (
-                file.stat().st_mode & 0o002
+                file.stat().st_mode & (stat.S_IWOTH | stat.S_ISUID | stat.S_ISGID)
                 or b" PRIVATE KEY-----\nM" in data
                 or (is_named and data)
             ):
