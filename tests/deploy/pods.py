@@ -133,7 +133,9 @@ class Cluster:
         ]
         for mount in container.get("volumeMounts", ()):
             inside = shlex.quote(mount["mountPath"].lstrip("/"))
-            script.append(f"mkdir -p {inside} && mount --bind {volumes[mount['name']]} {inside}")
+            source = volumes[mount["name"]]
+            make = "mkdir -p" if source.is_dir() else "touch"
+            script.append(f"{make} {inside} && mount --bind {source} {inside}")
             if mount.get("readOnly"):
                 script.append(f"mount -o remount,bind,ro {inside}")
         context = container["securityContext"]
