@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import httpx2
 import pytest
 from tests.contract.rows import api_rows
 from tests.fixtures.caller import PASSWORD, Caller
@@ -138,6 +139,14 @@ def suspend(operator: Caller, tenant: Caller) -> None:
     assert changed.is_success
 
 
+def operators_session(address: str, operator: Caller) -> str:
+    """Begin a browser's session of the operator; return its identifier."""
+    key = {"operator_key": operator.api_key}
+    httpx2.post(f"{address}/api/v1/auth/operator", json=key).raise_for_status()
+    session: str = operator.get("/operators/sessions")["sessions"][0]["id"]
+    return session
+
+
 def shell(snippet: str, expected: int, **environment: str) -> str:
     """Run a command in a shell; return the response's body."""
     ended = subprocess.run(
@@ -187,7 +196,10 @@ def test_each_curl_works(
         if name == "delete_keyring":
             credential = deleting(tenant)
         prefix = {"prefix": ""} if row is HEALTH else {}
-        snippet = curl(row, values_of(name, tenant), **prefix)
+        values = values_of(name, tenant)
+        if name == "end_operator_session":
+            values["session"] = operators_session(address, operator)
+        snippet = curl(row, values, **prefix)
         response = shell(snippet, row.status, PQKEEP_API_KEY=credential.api_key)
         data = json.loads(response)["data"] if name.startswith("verify") else {}
         for each in data.get("results", [{"data": data}] if data else []):
