@@ -167,7 +167,7 @@ def _retire_and_archive(page: Page, app: Authenticator) -> None:
     page.get_by_role("button", name="Retire", exact=True).click()
     page.get_by_label("Type Kyber768 v2 to confirm").fill("Kyber768 v2")
     page.keyboard.press("Enter")
-    expect(page.locator("dl")).to_contain_text("retired")
+    expect(page.locator("dl").first).to_contain_text("retired")
     go_to(page, "/portal/keys/Kyber768/1")
     page.get_by_role("button", name="Archive", exact=True).click()
     expect(page.locator("#archive")).to_contain_text("It was used 2 times")
@@ -211,7 +211,7 @@ def _invite(page: Page, app: Authenticator, email: str) -> None:
     page.get_by_role("dialog").get_by_label("Role").select_option("viewer")
     page.get_by_role("button", name="Invite", exact=True).click()
     _confirm(page, app)
-    expect(page.get_by_role("cell", name=email, exact=True)).to_be_visible()
+    expect(page.get_by_role("cell", name=f"Select {email}")).to_be_visible()
 
 
 def _look_around(page: Page) -> None:
@@ -269,7 +269,7 @@ def test_the_whole_story(
     _generate(page)
     encrypted = program.post("/kem/encrypt", {"plaintext": PLAINTEXT})
     _begin_rotation(page)  # the proof for the API key covers it
-    expect(page.locator("dl")).to_contain_text("retired")
+    expect(page.locator("dl").first).to_contain_text("retired")
     fields = {"ciphertext": encrypted["ciphertext"], "key_version": 1}
     assert program.post("/kem/decrypt", fields)["plaintext"] == PLAINTEXT
     _retire_and_archive(page, app)
@@ -317,7 +317,7 @@ def test_the_story_begins_over_https(
     _generate(page)
     _begin_rotation(page)
     prove(page)
-    expect(page.locator("dl")).to_contain_text("retired")
+    expect(page.locator("dl").first).to_contain_text("retired")
     _make_keyring(page)
     page.get_by_role("link", name="Try it").click()
     page.locator("#encrypt-plaintext").fill("over https")
