@@ -11,14 +11,17 @@ import { wireSignIn } from "./sign-in.js";
  * requires a step-up, and requires none while a proof covers the session. Raises ApiError. */
 export async function call(method, path, body, { idempotencyKey = "" } = {}) {
   const headers = idempotencyKey ? { "Idempotency-Key": idempotencyKey } : {};
+  const isOperators = document.body.dataset.stepUp === "operator";
   for (;;) {
     try {
+      // Without a session, a new tenant would be a stranger's sign-up.
+      if (isOperators && method !== "GET" && !("X-API-Key" in headers)) await send("GET", "/api/v1/auth/operator");
       return await send(method, path, body, headers);
     } catch (error) {
       if (error.code === "ERR_MFA_013") {
         Object.assign(headers, await stepUp());
       } else if (error.status === 401 && error.code === "ERR_AUTH_001" && !("X-API-Key" in headers)) {
-        if (document.body.dataset.stepUp === "operator") Object.assign(headers, await stepUp());
+        if (isOperators) Object.assign(headers, await stepUp());
         else if (!(await refresh())) await signInAgain();
       } else {
         throw error;
