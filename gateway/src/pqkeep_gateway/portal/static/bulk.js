@@ -196,10 +196,10 @@ again.addEventListener("click", () => {
   else dialog.close();
 });
 dialog.addEventListener("cancel", (event) => {
-  if (job.isRunning) event.preventDefault();
+  if (job?.isRunning) event.preventDefault();
 });
 dialog.addEventListener("close", () => {
-  const hasBegun = job.items.some(({ state }) => state !== "waiting");
+  const hasBegun = job?.items.some(({ state }) => state !== "waiting");
   job = null;
   keep();
   if (hasBegun) location.reload();
