@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
     given = os.environ.get("PQKEEP_LARGE")
     directory = Path(given) if given else tmp_path_factory.mktemp("large") / "made"
     if not given:
-        make(directory, Size(), print)
+        with ThreadPoolExecutor() as threads:  # Playwright's event loop may run in this one
+            threads.submit(make, directory, Size(), print).result()
     layout = Layout(directory / "data")
     with service(directory) as (_, ready):
         yield ready["base_url"], layout.key_service / KEYS_FILE
