@@ -16,7 +16,7 @@ LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice kubernetes all)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
-# Names each package as pip comes to it. The file says that pip, whose status a pipe hides, succeeded.
+# Names each package as pip comes to it. A pipe hides pip's status, so the file says that pip succeeded.
 INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes -r $(1) \
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
@@ -167,7 +167,7 @@ deploycheck: $(VENV)/dev .venv-deploy/made ## check deploy/ with systemd-analyze
 debian13: wheels $(VENV)/dev ## install and use pqkeep in a Debian 13 of its own: needs root and mmdebstrap
 	$(BIN)/python -m tests.deploy trixie $(ARGS)
 
-debian12: wheels $(VENV)/dev ## the same in a Debian 12, whose OpenSSL has no post-quantum key exchange
+debian12: wheels $(VENV)/dev ## the same in a Debian 12: its OpenSSL has no post-quantum key exchange
 	$(BIN)/python -m tests.deploy bookworm $(ARGS)
 
 lock: $(VENV)/dev ## lock dependencies with hashes

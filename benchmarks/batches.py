@@ -11,7 +11,7 @@ from benchmarks.load import Measurement
 ITEMS = 64
 """Items of a batch."""
 CONNECTIONS = (1, 8)
-"""They complete the run's own numbers: a program that processes a list has one connection."""
+"""Numbers of connections besides the run's own: a program that processes a list has one."""
 
 
 class Batches(Struct, frozen=True):

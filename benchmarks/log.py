@@ -250,7 +250,7 @@ def main() -> int:
     """Fill and measure. Exit status 1: there is nothing to report."""
     parser = argparse.ArgumentParser(description="Measure what is asked of a long audit log.")
     parser.add_argument("--records", type=int, default=100_000, help="how long (100,000)")
-    parser.add_argument("--tenants", type=int, default=10_000, help="whose (10,000)")
+    parser.add_argument("--tenants", type=int, default=10_000, help="tenants in the log (10,000)")
     parser.add_argument(
         "--versions", type=int, default=9_900, help="of one key, which has 10,000 at most (9,900)"
     )

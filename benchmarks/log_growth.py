@@ -51,7 +51,7 @@ Work = Callable[[TenantId], Awaitable[object]]
 
 
 class Case(NamedTuple):
-    """A key service, and the tenants whose keys are used in turn."""
+    """A key service, and the tenants that use their keys in turn."""
 
     name: str
     parts: KeyServiceParts

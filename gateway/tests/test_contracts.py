@@ -192,7 +192,7 @@ def test_the_newer_of_two_runs(reported: Contract) -> None:
 
 
 def test_an_external_contract_replaces_our_own(starter: Contract, reported: Contract) -> None:
-    """It replaces a running contract of our own, whenever that began."""
+    """An external contract replaces our own, even a newer one."""
     change = apply_notice(None, replace(starter, started_at=NOW + SECOND), reported)
     assert change is not None
     assert change.new is reported

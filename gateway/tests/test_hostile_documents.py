@@ -43,7 +43,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], type[Exception]]] = {
 @pytest.mark.parametrize("name", NOT_JSON)
 @pytest.mark.parametrize("reader", READERS)
 def test_json_that_is_refused(reader: str, name: str) -> None:
-    """Each reader refuses it with its own exception, and not as a defect."""
+    """Each reader refuses invalid JSON with its own exception, and not as a defect."""
     decode, refusal = READERS[reader]
     with pytest.raises(refusal):
         decode(NOT_JSON[name])

@@ -130,7 +130,7 @@ async def test_an_absent_issuer_keeps_its_keys_for_a_day() -> None:
 @pytest.mark.threat("forged-workload-token")
 @pytest.mark.parametrize("fault", ["other-issuer", "redirect", "too-large", "no-keys", "inside"])
 async def test_what_an_issuer_may_not_do(fault: str) -> None:
-    """Another issuer's document, a redirect, a huge one, and an address inside give no keys."""
+    """Another issuer's document, a redirect, a huge document, and an internal address give no keys."""
     setting = Setting()
     with serving() as issuer:
         platform = Platform(issuer.url)

@@ -482,7 +482,7 @@ def test_an_address_in_use_is_refused() -> None:
 
 
 def settings(**others: Any) -> Config:
-    """Return settings, with some others."""
+    """Return valid settings; arguments replace some of them."""
     return Config(
         key_service_socket=".",  # type: ignore[arg-type]
         database=DatabaseAddress("accounts"),

@@ -371,7 +371,7 @@ async def test_a_step_up_token_is_its_user_s(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_proof_lasts_no_longer(world: World) -> None:
-    """A proof whose stored end was changed is invalid, before and after its original end."""
+    """A proof with a changed stored end is invalid, before and after its original end."""
     person = await world.person()
     given = await world.step_up.issue(person, PASSWORD, ATTRIBUTION, for_session=True)
     assert given.proof is not None

@@ -185,7 +185,7 @@ async def test_keys_open_notices(
 
 
 async def test_a_rule_about_to_deny_opens_a_notice(checked: Checked) -> None:
-    """It names the rule and the uses that are left."""
+    """The notice names the rule and the uses that are left."""
     at = date_of(checked.world.now) + timedelta(days=9)
     checked.keys.survey = KeySurvey(
         old=NONE, unused=NONE, scheduled=NONE, denied=(DeniedUses("no-kyber", at, 7),)
@@ -210,7 +210,7 @@ async def test_rising_refusals_and_a_used_quota_open_notices(checked: Checked) -
 
 
 async def test_a_used_up_rate_limit_names_the_api_key(checked: Checked) -> None:
-    """It is reported by the gateway that refused, and closes when refusals end."""
+    """The gateway that refused opens the notice, and it closes when refusals end."""
     checked.used_up = {checked.world.tenant.id: Busy(3, "ci", 4120)}
     assert "API key 3 (ci) sent 4,120" in await checked.opens(NoticeKind.RATE_LIMIT_USED_UP)
     checked.world.now += 900

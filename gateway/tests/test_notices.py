@@ -179,7 +179,7 @@ async def test_another_tenant_sees_and_changes_nothing(
 
 @pytest.mark.threat("hidden-notice")
 async def test_a_dismissed_notice_returns_when_it_grows(world: World, notices: SqlNotices) -> None:
-    """It is hidden from everybody and from mail, until its cause grows."""
+    """A dismissed notice is shown to no person and is in no mail, until its cause grows."""
     await world.person()
     await mails(world)
     tenant, now = world.tenant.id, date_of(world.now)

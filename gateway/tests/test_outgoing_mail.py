@@ -101,7 +101,7 @@ def test_an_unknown_language_is_english(pepper: Pepper) -> None:
     "name", ["Northwind Health", "Müller & Co. (Bern)", "evil.example", "a\nb"]
 )
 def test_an_invitation_says_to_what(name: str, pepper: Pepper) -> None:
-    """It names the inviter, the organization and the role, but no name that may be an address."""
+    """An invitation names the inviter, the organization and the role, but no name that may be an address."""
     about = of_invitation(name, Role.ADMIN)
     mail = new_mail(MailKind.INVITATION, TO, NOW, timedelta(hours=1), "grace@example.com", about)
     message = sent(mail, pepper)

@@ -113,7 +113,7 @@ def test_every_value_is_read_or_refused(value: object) -> None:
 def test_a_type_is_known_or_refused(
     name: str | None, parameter_set: str | None, key_size: int | None
 ) -> None:
-    """Each type that is accepted has an algorithm, and is told as it was asked for."""
+    """Each accepted type has an algorithm, and the response repeats the requested type."""
     with suppress(TransitError):
         stored = stored_type(name, parameter_set, key_size, (None, None))
         assert stored in TRANSIT_TYPES

@@ -108,7 +108,7 @@ async def test_a_response_is_brought_back_unchanged() -> None:
 
 @pytest.mark.threat("hostile-witness")
 async def test_a_hostile_response_is_bounded() -> None:
-    """A huge response is none, the largest is carried, and a redirect is not followed."""
+    """A response above the limit is refused, the largest allowed one is accepted, and a redirect is not followed."""
     for size, expected in ((MAX_WITNESS_RESPONSE, 200), (MAX_WITNESS_RESPONSE + 1, 0)):
         with serving(_always(Response(200, b"x" * size))) as url:
             status, content, _ = await Due(f"{url}/add-checkpoint").carried()

@@ -137,7 +137,7 @@ async def test_what_did_not_move_is_not_counted(mover: Mover) -> None:
 
 
 async def test_the_newest_use_of_a_source_is_found(mover: Mover, sql: Sql) -> None:
-    """It is that of the named versions only, before and after a checkpoint."""
+    """Only the named versions count, before and after a checkpoint."""
     first = KeyVersionSet(DEFAULT_KEYRING, KEM, below=KeyVersion(2))
     second = KeyVersionSet(DEFAULT_KEYRING, KEM, (KeyVersion(2),))
     read = Decrypt(**mover.key, version=KeyVersion(1), ciphertext=mover.blobs[0])

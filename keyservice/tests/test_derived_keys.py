@@ -193,7 +193,7 @@ async def test_a_data_key_opens_with_its_context(caller: Derived) -> None:
 async def test_derived_keys_do_nothing_else(
     caller: Derived, sql: Sql, restarted: Any, attribution: Attribution
 ) -> None:
-    """They have the two purposes for good, and a changed row is refused."""
+    """A derived key always has the same two purposes, and a changed row is refused."""
     await caller.prepare(XAES, KEM)
     of = caller.of
     for request in (

@@ -621,7 +621,7 @@ async def test_a_rotation_follows_successors(rotating: Caller) -> None:
 async def test_a_rotation_without_a_possible_successor_is_refused(
     successor: Algorithm | None, rotating: Caller, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It makes no key, and is recorded once, logged and counted: also if successors form a circle."""
+    """A refused rotation makes no key, and is recorded once: also if successors form a circle."""
     schedule = rotating.service.parts.schedule
     await rotating.put(algorithms=(KEM,), successor=successor, deny_from=seconds() - DAY)
     await rotating.put(name="x", algorithms=(OTHER,), successor=KEM, deny_from=seconds() - DAY)

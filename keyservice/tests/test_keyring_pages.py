@@ -276,7 +276,7 @@ async def test_a_damaged_keyring_refuses_its_own_page_only(caller: Caller, sql: 
 
 @BOTH
 async def test_names_that_differ_in_case_are_different_keyrings(caller: Caller) -> None:
-    """Each has its own settings and its own keys."""
+    """``Cards`` and ``cards`` are two keyrings with their own settings and keys."""
     for name in ("Cards", "cards"):
         await caller.create(name, description=name)
         await caller.generate(Algorithm.ML_KEM_768, name)

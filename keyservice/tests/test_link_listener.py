@@ -185,7 +185,7 @@ async def test_others_are_refused_before_a_frame_is_read(
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(2)) == Pong(2)
     assert len(server._connections) == 1
-    logged = ("a handshake of the link failed", "refused a peer whose certificate has another role")
+    logged = ("a handshake of the link failed", "refused a peer with a certificate of another role")
     assert sum(caplog.text.count(text) for text in logged) == 1
 
 

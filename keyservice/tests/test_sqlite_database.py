@@ -57,7 +57,7 @@ def test_a_file_that_is_no_database_is_refused(database_path: Path, content: byt
     ],
 )
 def test_a_database_with_code_is_refused(planted: str, database_path: Path) -> None:
-    """A view or a trigger that a writer of the file planted is named, and does not run."""
+    """A view or a trigger that an attacker added to the file is refused by name, and does not run."""
     asyncio.run(SqliteDatabase(str(database_path)).close())
     with closing(sqlite3.connect(database_path)) as writer:
         writer.executescript(planted)

@@ -246,7 +246,7 @@ async def running(activation: Activation) -> asyncio.Task[None]:
 async def test_a_key_service_that_took_over_knows_what_the_other_did(
     opened: Open, wired: Callable[[FencedDatabase], KeyServiceParts], sql: Sql
 ) -> None:
-    """Each serves after its checks, continues the log, and uses no outdated key."""
+    """Each active key service first checks, continues the log, and uses no outdated key."""
     async with AsyncExitStack() as stack:
         databases = [await opened(), await opened()]
         first, second = parts = [wired(database) for database in databases]

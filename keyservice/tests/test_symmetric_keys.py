@@ -85,7 +85,7 @@ both_databases = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], in
 def test_the_cipher_gives_the_published_vectors(
     key: bytes, associated_data: bytes, sealed: str
 ) -> None:
-    """Both vectors of the specification, each with another first bit of L."""
+    """The cipher gives both vectors of the specification: the first bit of L is 0 or 1."""
     cipher = Xaes256Gcm(key * 32)
     assert cipher.encrypt(NONCE, b"XAES-256-GCM", associated_data).hex() == sealed
     assert cipher.decrypt(NONCE, bytes.fromhex(sealed), associated_data) == b"XAES-256-GCM"

@@ -611,7 +611,7 @@ async def test_a_bundle_that_is_not_whole_is_refused(pair: Pair, tenant: TenantI
 
 
 async def test_nothing_is_sealed_under_a_replaced_key(pair: Pair, tenant: TenantId) -> None:
-    """After a change of the transfer key, a departing tenant can arrive, even after restarts."""
+    """A tenant that departs after a change of the transfer key can arrive, even after restarts."""
     await fill(pair.east, tenant)
     pair.east.transfer_key = pair.west.transfer_key = TransferKey(Secret(os.urandom(32)))
     exported, bundle = await export(pair.east, pair.west, tenant)
@@ -657,7 +657,7 @@ async def test_a_forged_receipt_is_refused(pair: Pair, tenant: TenantId) -> None
         await pair.east.refusal(FinishMove(tenant=other, receipt=receipt)) is MoveRefusal.NOT_MOVING
     )
     await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
-    # The receipt of that move is none for the next one.
+    # The receipt of that move is not accepted for the next one.
     await move(pair.west, pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     replayed = FinishMove(tenant=tenant, receipt=receipt)

@@ -506,7 +506,7 @@ def test_plain_http(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
 def test_this_machine(host: str) -> None:
-    """These addresses mean this machine."""
+    """This machine's own addresses need no TLS."""
     Client(f"http://{host}:9", NEVER_MADE).close()
 
 

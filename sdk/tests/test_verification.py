@@ -19,7 +19,7 @@ from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 MESSAGE = b"a message"
 SCHEMES = signature_schemes(Pqcrypto())
 SLOW = {Algorithm.SLH_DSA_SHA2_192S, Algorithm.SLH_DSA_SHA2_256S}
-"""They sign only once, because a signature takes a second."""
+"""These algorithms sign only once, because a signature takes a second."""
 
 
 @pytest.mark.parametrize("algorithm", fast_algorithms_first(SCHEMES))

@@ -106,7 +106,7 @@ def test_an_unknown_format_or_key_is_refused(world: World, nobody: Caller) -> No
 def test_a_jwk_set_has_the_keys_that_verify(
     new_tenant: Callable[..., Caller], installation: Installation
 ) -> None:
-    """It has active and retired signature keys, without archived ones and KEM keys."""
+    """A JWK Set has the active and retired signature keys. It has no archived keys and no KEM keys."""
     tenant = new_tenant()
     assert jwks(tenant) == []
     for algorithm in ("Kyber768", "Dilithium3", "Composite-ML-DSA", "ML-DSA-87"):

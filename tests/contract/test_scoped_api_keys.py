@@ -705,7 +705,7 @@ def test_no_scope_can_name_the_question_about_itself(tenant: Caller) -> None:
 def test_the_response_about_itself_has_no_secret_and_ends_with_the_key(
     tenant: Caller, limited: Limited
 ) -> None:
-    """It shows no part of the API key; a revoked API key learns nothing."""
+    """The response shows no part of the API key; a revoked API key is refused."""
     program = limited(name="asking")
     response = program.ask("GET", "/auth/api-key")
     assert response.status_code == 200

@@ -228,7 +228,7 @@ def test_a_token_leaves_no_cookie_unless_it_is_asked_for(prepared: Prepared) -> 
 
 
 def test_the_cookie_is_this_hosts_and_no_scripts(prepared: Prepared, closed: Installation) -> None:
-    """It is HttpOnly, SameSite=Strict, host-only and valid for 300 seconds; over TLS it is __Host-."""
+    """The cookie is HttpOnly, SameSite=Strict, host-only and valid for 300 s; over TLS it is __Host-."""
     secure = closed.person(closed.new_tenant().tenant_id)
     access = {"Cookie": secure.session_cookies}
     body = {"password": PASSWORD, "for_session": True}

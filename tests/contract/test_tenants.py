@@ -215,7 +215,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
 def test_api_keys_are_made_by_the_tenant_and_by_the_operator(
     operator: Caller, installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Both create API keys.
+    """A tenant and an operator create API keys.
 
     Versions count up, each key works at once, and last4 has its last four characters.
     """

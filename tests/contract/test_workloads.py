@@ -100,7 +100,7 @@ def site(installation: Installation) -> Site:
 
 
 def test_a_workload_uses_the_permissions_of_its_role(site: Site) -> None:
-    """It encrypts, may not manage API keys, is recorded by its role, and is no listed API key."""
+    """A workload encrypts, may not manage API keys, and is recorded by its role. Its key is not listed."""
     site.tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
     workload = site.workload(site.platform.token())
     plaintext = base64.b64encode(b"card").decode()

@@ -86,7 +86,7 @@ def bouncy_castle(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
 def test_bouncy_castle_reads_public_keys_and_signatures(
     bouncy_castle: list[str | Path], tmp_path: Path
 ) -> None:
-    """It recognizes each algorithm, writes the same DER, and verifies only the right message."""
+    """Bouncy Castle knows each algorithm, writes the same DER, and verifies only the right message."""
     schemes = signature_schemes(Pqcrypto())
     lines: list[str] = []
     expected: list[list[str]] = []

@@ -18,7 +18,7 @@ PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
 
 @pytest.mark.parametrize("kubernetes", ["1.29.0", "1.37.0"])
 def test_the_pod_is_valid(kubernetes: str) -> None:
-    """It is valid in the oldest and in the newest version of Kubernetes."""
+    """The pod is valid in the oldest and in the newest version of Kubernetes."""
     command = [needs("kubernetes-validate"), "--strict", "-k", kubernetes, str(POD)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout + said.stderr

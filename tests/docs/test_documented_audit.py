@@ -38,7 +38,7 @@ def test_every_name_of_a_format_is_listed(number: int) -> None:
 
 def test_the_example_of_a_record_has_that_leaf() -> None:
     """The hash of the shown text is the shown leaf."""
-    shown = re.search(r"whose leaf is `(\w+)`:\n\n```json\n(.*)\n```", section("Format 1"))
+    shown = re.search(r"its leaf is `(\w+)`:\n\n```json\n(.*)\n```", section("Format 1"))
     assert shown is not None
     leaf, text = shown.groups()
     assert sha256(b"\0" + text.encode()).hexdigest() == leaf

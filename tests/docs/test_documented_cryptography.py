@@ -498,7 +498,7 @@ def test_keys_wrapped_outside_unwrap_inside(
 def test_a_blob_is_bound_to_every_field_of_info(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """Both endpoints refuse a ciphertext for another purpose, tenant or version."""
+    """Decrypt and unwrap refuse a blob for another purpose, tenant or version."""
     make_blob, public_key = example("make-blob")["make_blob"], public_keys[algorithm]
     tenant, data = service.caller.tenant_id, bytes(32)
     other_tenant = tenant[:-1] + ("1" if tenant[-1] == "0" else "0")

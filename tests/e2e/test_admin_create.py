@@ -85,7 +85,7 @@ def _token(said: str) -> str:
 def test_the_command_lets_one_person_in(
     create: Create, installation: Installation, tenant: str, password: str
 ) -> None:
-    """It prints a link and a command with the same token, which makes one person the owner."""
+    """The command prints a link and a command with the same token, which makes one person the owner."""
     email = _email()
     status, said, errors = create(email)
     _, link, _, command = (line.strip() for line in said.splitlines())

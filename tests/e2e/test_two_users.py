@@ -167,7 +167,7 @@ def owners(layout: Layout) -> dict[str, tuple[int, int]]:
 
 
 def test_each_process_is_its_own_user(production: Production) -> None:
-    """Both run as pqkeep's group without root's rights, new privileges or core dumps."""
+    """Both processes run as pqkeep's group without root's rights, new privileges or core dumps."""
     for module, uid in (("pqkeep_gateway", GATEWAY), ("pqkeep_keyservice", KEY_SERVICE)):
         proc = Path(f"/proc/{production.pid(module)}")
         status = dict(

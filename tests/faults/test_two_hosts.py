@@ -87,7 +87,7 @@ def connect_by_tls(layout: Layout, certificates: Path, port: int, relay: int) ->
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    """Both processes, and a tenant with keys."""
+    """Yield two hosts: a gateway, a key service, and a tenant with keys."""
     folder = tmp_path_factory.mktemp("hosts")
     layout, outputs = Layout(folder / "data"), (folder / "keys", folder / "gateway")
     operator_key = new_credential(CredentialKind.OPERATOR)
@@ -130,7 +130,7 @@ def link(hosts: TwoHosts) -> Iterator[TwoHosts]:
 
 @pytest.mark.threat("link-attacker")
 def test_operations_go_over_the_link(link: TwoHosts) -> None:
-    """Encryption works over the link, whose traffic has no plaintext."""
+    """Encryption works over the link, and the link's traffic has no plaintext."""
     response = link.encrypt(CANARY)
     assert response.status_code == 200
     encrypted = {**response.json()["data"], "algorithm": KEM}

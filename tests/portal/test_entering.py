@@ -64,7 +64,7 @@ def test_the_bare_address_leads_browsers_to_the_portal(installation: Installatio
 def test_the_link_of_a_development_installation_signs_its_owner_in(
     visit: Visit, installation: Installation
 ) -> None:
-    """It signs in first by the invitation, later by the password, and leaves no trace."""
+    """The link signs in by the invitation first and by the password later, and leaves no trace."""
     link = installation.ready["portal_link"]
     for _ in range(2):
         visitor = visit(installation.ready["portal_url"])

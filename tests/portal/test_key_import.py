@@ -51,7 +51,7 @@ def _send(tenant: Caller, import_key: bytes, private_key: bytes, damage: int = 0
 def test_a_key_is_imported_by_what_the_page_made(
     installation: Installation, visit_as: SignedIn, tmp_path: Path
 ) -> None:
-    """It saves the import key, shows the command, and shows refusals and the import."""
+    """The page saves the import key, shows the command, and shows refusals and the import."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     page = visit_as(installation.person(tenant.tenant_id, "developer"), phone=True).open(PATH)

@@ -268,7 +268,7 @@ def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_the_commands(two_shards: TwoShards) -> None:
-    """They list shards, move a tenant, and report errors in one line."""
+    """The commands list shards, move a tenant, and report errors in one line."""
     tenant = two_shards.new_tenant("b")
     encrypted = use(tenant)
     moved = pqkeepd(two_shards, "shard", "move", tenant.tenant_id, "--to", "default")

@@ -183,7 +183,7 @@ def pauses(pair: Pair, count: int, seconds: float = 0.0) -> None:
 
 @pytest.mark.threat("replaced-key-service")
 def test_one_that_was_paused_answers_and_writes_nothing_more(pair: Pair) -> None:
-    """It resumes after its standby took over, and refuses all requests."""
+    """A paused key service resumes after its standby took over, and refuses all requests."""
     pauses(pair, 2)
 
 

@@ -106,7 +106,7 @@ DIFFERENCES = (
     ("`context`", "refused for a key that is not derived, where Vault ignores it"),
     (
         "`deletion_allowed`",
-        "set by an API key whose scopes name `update-keyring` and `delete-keyring`",
+        "set by an API key with the scopes `update-keyring` and `delete-keyring`",
     ),
     ("an unknown parameter", "ignored, without the warning of Vault"),
     ("`key_type` of hvac", "hvac refuses other than classical types: use its `write`"),

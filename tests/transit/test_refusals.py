@@ -32,7 +32,7 @@ def test_a_path_is_refused_with_its_reason(
 
 
 def test_the_table_of_methods_has_the_reasons() -> None:
-    """Each refused method of the table has the reason of its path."""
+    """The table of client methods gives each refused method the reason that the API gives."""
     for method in METHODS.values():
         if method.refusal:
             verb, _, path = method.request.partition(" ")

@@ -126,7 +126,7 @@ type AuditKeysData struct {
 	NoteKey string `json:"note_key,omitempty"`
 }
 
-// BackupsData The newest backup that “pqkeepd backup“ announced; null values if there is none.
+// BackupsData The newest backup that “pqkeepd backup“ announced; null values before the first backup.
 type BackupsData struct {
 	AgeSeconds *int       `json:"age_seconds,omitempty"`
 	LastAt     *time.Time `json:"last_at,omitempty"`
@@ -1379,7 +1379,7 @@ type ImportKeyRequest struct {
 
 // InstallationData The state of the installation. Values of an unavailable part are null.
 type InstallationData struct {
-	// Backups The newest backup that ``pqkeepd backup`` announced; null values if there is none.
+	// Backups The newest backup that ``pqkeepd backup`` announced; null values before the first backup.
 	Backups      BackupsData       `json:"backups"`
 	Certificates []CertificateData `json:"certificates"`
 
@@ -2231,7 +2231,7 @@ type Quiet struct {
 	// Knowledge The kind of knowledge behind a part of a campaign's state.
 	Knowledge Knowledge `json:"knowledge"`
 
-	// LastUsedAt The newest use of a source; null: there is none.
+	// LastUsedAt The newest use of a source; null if it was never used.
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
 }
 

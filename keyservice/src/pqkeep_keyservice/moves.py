@@ -138,7 +138,7 @@ class TenantMoves:
     ) -> None:
         """Take the reader of the transfer key. It raises ConfigError.
 
-        Each step reads the key again, because nobody can open what a replaced key has sealed.
+        Each step reads the key again, because data sealed by a replaced key cannot be opened.
         """
         self._shard = shard
         self._transfer_key = transfer_key

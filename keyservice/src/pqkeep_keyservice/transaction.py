@@ -233,7 +233,7 @@ class Transactions:
     async def make_due_change(
         self, name: KeyName, now: datetime, deadline: float, *, destroys: bool = True
     ) -> Operation | None:
-        """Make the next due change of a key, with its record. Return None if there is none.
+        """Make the next due change of a key, with its record. Return None if no change is due.
 
         Without ``destroys``, changes that destroy a key are ignored. Raises KeyServiceError and
         DamagedKeyError. Only RULE_DENIED has a record, once a day.

@@ -380,7 +380,7 @@ class Note(Result, frozen=True, kw_only=True, tag="note"):
 
 
 class GetNote(Request[Note], frozen=True, kw_only=True, tag="get-note"):
-    """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND if there is none."""
+    """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND without a checkpoint."""
 
     covering: Natural | None = None
     """A record's id: return the newest note that covers it and that a witness cosigned, if any."""
@@ -431,11 +431,11 @@ class WitnessProblem(StrEnum):
     BAD_RESPONSE = "bad-response"
     """Its response is not a valid cosignature of the checkpoint."""
     UNKNOWN_LOG = "unknown-log"
-    """It does not know the log's name."""
+    """The witness does not know the log's name."""
     UNKNOWN_KEY = "unknown-key"
-    """It does not know the log's key: the log is another one, or was restored."""
+    """The witness does not know the log's key: it is another log, or was restored."""
     CONFLICT = "conflict"
-    """It has cosigned another history of the log."""
+    """The witness has cosigned another history of the log."""
 
 
 class WitnessState(Struct, frozen=True, array_like=True, kw_only=True):
@@ -912,7 +912,7 @@ class Migration(Result, frozen=True, kw_only=True, tag="migration"):
 
     moved: tuple[MovedVersions, ...]
     last_used_us: Natural | None
-    """The newest use of a source; None: there is none."""
+    """The newest use of a source; None if it was never used."""
     refused: tuple[RefusedUses, ...]
     """The newest first."""
     is_whole: bool = True
@@ -928,7 +928,7 @@ class GetMigration(Request[Migration], frozen=True, kw_only=True, tag="get-migra
     campaign: RecordedName
     sources: Annotated[tuple[KeyVersionSet, ...], Meta(max_length=100)]
     refused: Annotated[tuple[KeyVersionSet, ...], Meta(max_length=100)] = ()
-    """The key versions whose refused uses are listed."""
+    """Refused uses are listed for these key versions."""
     since_us: Natural = 0
     until_us: Natural = 0
     """The times of the refused uses; ``until_us`` is not included."""

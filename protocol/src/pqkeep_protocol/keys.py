@@ -79,12 +79,12 @@ class DestructionState(StrEnum):
     """The progress of the destruction of all of a tenant's private keys."""
 
     SCHEDULED = "scheduled"
-    """It can be cancelled."""
+    """The destruction can be cancelled."""
     BEGUN = "begun"
-    """It cannot be cancelled, and new keys are refused."""
+    """The destruction cannot be cancelled, and new keys are refused."""
     COMPLETED = "completed"
     CANCELLED = "cancelled"
-    """It can be scheduled again, and waits anew."""
+    """The destruction can be scheduled again, and waits anew."""
 
 
 class Destruction(Struct, frozen=True, array_like=True):

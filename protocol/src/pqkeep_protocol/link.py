@@ -171,7 +171,7 @@ class LinkTls:
             self.peer_expires_at = ssl.cert_time_to_seconds(certificate["notAfter"])
             return True
         address, *_ = transport.get_extra_info("peername") or ("",)
-        _LOG.warning("refused a peer whose certificate has another role", address=address)
+        _LOG.warning("refused a peer with a certificate of another role", address=address)
         return False
 
 

@@ -79,7 +79,7 @@ class Attribution(Struct, frozen=True, array_like=True):
 
 
 class RedactedRepr:
-    """A mixin whose repr is the type's name, because fields can be secret."""
+    """A mixin: repr is the type's name, because fields can be secret."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Runs described calls on asyncio."""
+"""Sends calls of the asynchronous client, and reads their responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence

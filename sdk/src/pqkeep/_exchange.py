@@ -61,7 +61,7 @@ class Attempts:
         return max(self.ends - time.monotonic(), 0.001)
 
     def pause_after(self, error: PqkeepError) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if there is none."""
+        """Return the seconds to wait before the next attempt, or None after the last one."""
         if not isinstance(error, RETRIED) or self._made >= self._retries:
             return None
         usual = min(FIRST_PAUSE * 2**self._made, LONGEST_PAUSE)

@@ -211,7 +211,7 @@ class _File:
 
 
 class _Wrapped(NamedTuple):
-    """A file key wrapped to one recipient, whose name is not in it."""
+    """A file key wrapped to one recipient, without the recipient's name."""
 
     place: int
     kem_ciphertext: bytes

@@ -441,7 +441,7 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 
 def _octets(element: Element) -> bytes:
-    """Return the content of an octet string, whose tag may be implicit."""
+    """Return the content of an octet string. Its tag may be implicit."""
     if element.tag in {_OCTETS, _IN_0}:
         return element.content
     if element.tag != _AS_0:

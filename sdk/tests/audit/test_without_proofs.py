@@ -135,7 +135,7 @@ def test_an_interrupted_export_goes_on_in_its_file(log: Log, check: Check, cut: 
 
 
 def test_exports_go_on_day_by_day(log: Log, check: Check) -> None:
-    """Consecutive whole exports are one log, in one file or in several."""
+    """Exports that continue each other verify as one log, in one file or in several."""
     parts = [log.unproven(size=7), log.unproven(size=12, after=7), log.unproven(after=12)]
     assert kinds(check([line for part in parts for line in part])) == []
     assert kinds(check(*parts)) == []

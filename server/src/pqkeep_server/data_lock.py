@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_FILE = "lock"
-"""The lock of the running or restoring pqkeepd."""
+"""Locked while pqkeepd runs or restores the directory."""
 MOVES_LOCK_FILE = "moves.lock"
-"""The lock of the command that moves tenants between shards here."""
+"""Locked while a command moves tenants between shards."""
 
 
 @contextmanager

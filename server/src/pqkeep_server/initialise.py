@@ -4,7 +4,7 @@ start.toml   what pqkeepd start runs, where init made the directory
 keyservice/  settings.toml  root.key  transfer.key  keys.sqlite3 (empty)
 gateway/     settings.toml  pepper  accounts.sqlite3 (empty)
 run/         keyservice.sock, for the gateway; operator.sock, for the operator's commands
-keyservice-NAME/  the same as keyservice/ of another shard, whose sockets are in run/, too
+keyservice-NAME/  the same as keyservice/, of another shard; its sockets are in run/, too
 valkey/      valkey.sock, where several gateways have a Valkey of their own
 mailbox/     messages that would be sent, where the installation is one for development
 """

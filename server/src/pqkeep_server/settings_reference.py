@@ -70,7 +70,7 @@ def explained(role: str, settings: Settings) -> str:
 
 
 def toml(default: object) -> str:
-    """Return a setting's default as TOML; empty if there is none."""
+    """Return a setting's default as TOML, or an empty text."""
     if default is None or default is msgspec.NODEFAULT:
         return ""
     return str(tomlkit.item(_inline(msgspec.to_builtins(default))).as_string())

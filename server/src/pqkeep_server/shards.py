@@ -396,7 +396,7 @@ class ShardMoves:
         return None
 
     def _bundles(self, shard: str) -> Sequence[TenantId]:
-        """Return the moved tenants whose bundles are left in a shard."""
+        """Return the moved tenants with bundles that are left in a shard."""
         return self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants
 
     def _ask(self, shard: str, request: AnyMoveRequest, kind: type[R]) -> R:

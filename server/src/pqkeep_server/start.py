@@ -71,7 +71,7 @@ _GATEWAY = (
 )
 _KEY_SERVICE = ("PQKEEP_KEYSERVICE_*", "CREDENTIALS_DIRECTORY", "SOFTHSM2_CONF")
 _NEVER = frozenset({"PGPASSWORD"})
-"""Both processes would see it, so each database has its own password file."""
+"""Both processes would see the variable, so each database has its own password file."""
 
 
 class StartError(Exception):

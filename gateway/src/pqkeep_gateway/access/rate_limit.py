@@ -117,7 +117,7 @@ class RateLimiter(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise UnavailableError, with the cause, if the counts are not where they should be."""
+        """Raise UnavailableError, with the cause, if the counts cannot be read and written."""
         ...
 
     async def close(self) -> None:

@@ -75,7 +75,7 @@ BATCHED = frozenset(
         Operation.VERIFY_MAC,
     }
 )
-"""The operations whose requests can be batch items: see ``messages.ItemRequest``."""
+"""The operations that a batch item can name: see ``messages.ItemRequest``."""
 MAX_COMMON = 4096
 """Bytes of a field that may be outside the items: it is sent once and used for each item."""
 ITEMS = "items"

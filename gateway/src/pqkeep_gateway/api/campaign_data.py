@@ -134,7 +134,7 @@ class Quiet(Data, frozen=True, kw_only=True):
     as_of: Timestamp
     is_quiet: bool
     last_used_at: Annotated[
-        Timestamp | None, Meta(description="The newest use of a source; null: there is none.")
+        Timestamp | None, Meta(description="The newest use of a source; null if it was never used.")
     ]
 
 

@@ -74,7 +74,7 @@ class MailData(Data, frozen=True, kw_only=True):
 
 
 class BackupsData(Data, frozen=True, kw_only=True):
-    """The newest backup that ``pqkeepd backup`` announced; null values if there is none."""
+    """The newest backup that ``pqkeepd backup`` announced; null values before the first backup."""
 
     last_at: Timestamp | None
     last_number: Annotated[

@@ -616,7 +616,7 @@ class SuppliedKey:
 
 
 def _meaning_of(size: int) -> str:
-    """Return a hint about a key of this size; empty if there is none."""
+    """Return a hint about a key of this size, or an empty text."""
     same = [algorithm for algorithm, spec in ALGORITHMS.items() if spec.public_key_size == size]
     if same:
         return f", as one of {' or '.join(same)}"

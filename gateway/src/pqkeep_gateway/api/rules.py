@@ -688,7 +688,7 @@ def _rules_of_profile(profile: Profile, call: ApiCall) -> tuple[Rule, ...]:
 
 
 def _checked(make: Callable[[], T]) -> T:
-    """Return rules. A contradiction, whose message begins with the field, raises FieldError."""
+    """Return rules. A contradiction raises FieldError; its message begins with the field."""
     try:
         return make()
     except ValueError as error:

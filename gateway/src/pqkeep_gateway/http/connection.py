@@ -582,7 +582,7 @@ class HttpConnection(asyncio.Protocol):
         self._go_on()
 
     def shutdown(self) -> None:
-        """Make the current request the last, and close the connection if there is none."""
+        """Make the current request the last, and close the connection if no request is current."""
         self._is_draining = True
         self.gathering.expects_more = False
         if self.request is None or self.request.response_complete:

@@ -125,7 +125,7 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     idempotency_key: IdempotencyKey | None = None
     sent_cookies: SentCookies = NO_COOKIES
     user_agent: bytes = b""
-    """The User-Agent header; empty if there is none."""
+    """The User-Agent header, or an empty text."""
     accept_language: bytes = b""
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
@@ -250,7 +250,7 @@ class Endpoint:
     """The header with the body's signature. The body is then read as bytes."""
 
     items: Field[Sequence[object]] | None = None
-    """The field whose elements each count as one request."""
+    """The field with elements that each count as one request."""
     outcomes: Callable[[ApiCall], Awaitable[Sequence["Outcome"]]] | None = None
     """For an endpoint with items: handles a call, and returns each item's outcome."""
     ask: Callable[[ApiCall], Question | None] | None = None

@@ -22,8 +22,8 @@ GATEWAY_METRICS = (
     Metric(
         "pqkeep_requests_total",
         Kind.COUNTER,
-        "HTTP requests. The outcome is success, client-gone, or the error code. The operation "
-        "is none if a request reached no endpoint.",
+        "HTTP requests. The outcome is success, client-gone, or the error code. A request "
+        "that reached no endpoint has the operation none.",
         {
             "operation": _OPERATIONS,
             "algorithm": ALGORITHMS,

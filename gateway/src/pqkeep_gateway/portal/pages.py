@@ -87,4 +87,4 @@ class Page:
 SHOWN = 25
 """Entries on one page, in most lists."""
 MOST_NAMED = 1000
-"""Members whose addresses a page reads, at most."""
+"""A page reads the addresses of at most this many members."""

@@ -98,7 +98,7 @@ class Canary(Struct, frozen=True):
     versions: tuple[Source, ...]
     """The disabled key versions."""
     ended: datetime | None = None
-    """When a person ended it before its time; None: nobody did."""
+    """When a person ended it before its time; None if no person did."""
     earlier: tuple[datetime, ...] = ()
     """The earlier end times, if it was extended."""
 

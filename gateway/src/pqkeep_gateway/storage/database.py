@@ -64,7 +64,7 @@ async def open_database(
     *,
     pepper: Pepper | None = None,
 ) -> AsyncEngine:
-    """Open a file or connect to a server; create the schema if there is none.
+    """Open a file or connect to a server; create the schema if it is missing.
 
     ``limits``: for a server; a file does not hang. Without the pepper, rows with a MAC cannot be
     written or read: see row_mac. A database with the schema of another version is refused and stays

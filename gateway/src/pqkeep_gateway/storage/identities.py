@@ -52,7 +52,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPerson:
-    """A person whose sign-in a provider has verified."""
+    """A person with a sign-in that a provider has verified."""
 
     identity: Identity
     email: str | None = field(repr=False)

@@ -85,7 +85,7 @@ async def find_accounts(engine: AsyncEngine) -> Accounts:
 
 
 async def find_backlog(engine: AsyncEngine) -> Backlog:
-    """Each has a check by one gateway. Raises UnavailableError."""
+    """Return the numbers of waiting events and mails. Raises UnavailableError."""
     waits = AUDIT_OUTBOX.c.refusal.is_(None)
     events = sa.select(
         sa.func.count().filter(waits),

@@ -339,8 +339,8 @@ SESSIONS = Table(
 """``exchanged_digest``: the last exchanged refresh token. Tokens can be derived again from it and
 ``exchange_salt``, for the client with the digest ``exchange_client``. ``reauthenticated_until_us``:
 the end of the permission for one step-up after the provider has authenticated the person again, in
-the browser whose cookie has ``reauthentication_digest``. ``proof_until_us``: the end of the proof
-of identity for the browser whose cookie has ``proof_digest``."""
+the browser with ``reauthentication_digest`` in its cookie. ``proof_until_us``: the end of the proof
+of identity for the browser with ``proof_digest`` in its cookie."""
 
 SPENT_REFRESH_TOKENS = Table(
     "spent_refresh_tokens",

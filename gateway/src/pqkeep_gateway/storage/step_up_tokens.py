@@ -135,7 +135,7 @@ class SqlStepUpTokens:
             await connection.execute(release.values(is_reserved=False))
 
     async def use_up(self, digest: bytes, idempotency: Idempotency | None) -> None:
-        """Remove a token, or keep it until it expires for repetitions of the request."""
+        """Remove a token. If the request can be repeated, keep the token until it expires."""
         is_token = STEP_UP_TOKENS.c.digest == digest
         statement: sa.Update | sa.Delete = sa.delete(STEP_UP_TOKENS).where(is_token)
         if idempotency is not None:

@@ -267,7 +267,7 @@ _BY_JOINING = Order(USERS.c.created_at_us, USERS.c.id)
 
 
 async def lock_team(connection: AsyncConnection, tenant: TenantId) -> Team:
-    """Return a team whose current members cannot change until the transaction ends."""
+    """Return a team. Its current members cannot change until the transaction ends."""
     query = (
         sa.select(USERS.c.id, USERS.c.role)
         .where(USERS.c.tenant_id == tenant)

@@ -105,7 +105,7 @@ class Tenant:
     requires_mfa: bool = False
     """Whether it requires a second factor. This has no effect on plans without the feature."""
     shard: str = DEFAULT_SHARD
-    """The shard whose key service has its keys."""
+    """The shard that has its keys."""
     requires_approval: bool = False
     """Whether a second person must approve its destructive requests."""
 

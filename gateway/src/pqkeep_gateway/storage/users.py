@@ -294,7 +294,7 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
 
 
 async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
-    """End all sessions of a user but one, and step-ups whose factors may be gone."""
+    """End all sessions of a user but one, and step-ups by factors that may be gone."""
     await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
     is_session = SESSIONS.c.id == session
     forget = (

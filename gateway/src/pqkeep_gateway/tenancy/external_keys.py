@@ -207,7 +207,7 @@ def _level(algorithm: _Component) -> int:
 def _checked(name: str, text: str) -> str:
     if len(text) > MAX_TEXT or not is_printable(text):
         raise InvalidInventoryError(
-            f"has a key whose {name} is not a printable text of at most {MAX_TEXT} characters"
+            f"has a key with a {name} that is not a printable text of at most {MAX_TEXT} characters"
         )
     return text
 

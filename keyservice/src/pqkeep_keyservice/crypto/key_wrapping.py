@@ -3,7 +3,7 @@
     ML-KEM-1024, HKDF-SHA-384, AES-256-GCM (draft-ietf-hpke-pq); base mode, no associated data
     wrapped = encapsulated key (1568) || ciphertext || tag (16)
 
-The info names the private key's purpose, so that nobody can import it as anything else.
+The info names the private key's purpose, so that it cannot be imported for another purpose.
 
 The wrapped content is a private key as PKCS#8 (RFC 5958). It is decoded to the stored seed. Keys of
 legacy algorithms have other documents, which legacy.py decodes.

@@ -151,7 +151,7 @@ class KeyVersions:
         return len(self.entries) >= MAX_VERSIONS
 
     def due_at(self, limits: AgeLimits) -> datetime | None:
-        """Return when the next automatic change of this key is due; None if there is none."""
+        """Return when the next automatic change of this key is due, or None."""
         limits = self._possible(limits)
         due = (at for entry in self.entries if (at := limits.due_at(entry)) is not None)
         return min(due, default=None)

@@ -99,7 +99,7 @@ _NONCE = 16
 
 
 MAX_RECORDS = 20_000
-"""Records whose counts are kept while no checkpoint can be stored."""
+"""The most records that are counted in memory while no checkpoint can be stored."""
 
 
 class Kind(NamedTuple):

@@ -323,7 +323,7 @@ def _previewed(
 
 
 def _in_keyrings(keyring: sa.Column[str], rule: Rule) -> sa.ColumnElement[bool]:
-    """Return the condition for the keyrings of a rule. Only ``*`` includes keys of others."""
+    """Return the condition for the keyrings of a rule. Only ``*`` covers public keys of others."""
     if ALL_KEYRINGS in rule.keyrings:
         return sa.true()
     prefixes = [name[:-1] for name in rule.keyrings if name.endswith(ALL_KEYRINGS)]

@@ -198,7 +198,7 @@ def _in_order(request: ListRecords, column: sa.ColumnElement[int]) -> sa.ColumnE
 
 
 def _bisect(first: int, end: int, is_before: Callable[[int], bool]) -> int:
-    """Return the first position for which ``is_before`` is false; ``end`` if there is none."""
+    """Return the first position for which ``is_before`` is false, or ``end``."""
     while first < end:
         middle = (first + end) // 2
         if is_before(middle):
@@ -250,7 +250,7 @@ def search_rows(
 def count_records(
     connection: sa.Connection, request: CountRecords, formats: Formats = FORMATS
 ) -> RecordCounts:
-    """Return the matching records among the next MAX_SCANNED ones, counted by a value."""
+    """Count the matching records by value, among the next MAX_SCANNED records."""
     read = window(connection, request.query)
     value = _COUNTED[request.by]
     query = (

@@ -97,7 +97,7 @@ class DeniedRotation:
 
 @dataclass(frozen=True, slots=True)
 class RulesDeleted:
-    """Deletes the rules of a tenant whose private keys are destroyed."""
+    """Deletes a tenant's rules when its private keys are destroyed."""
 
     change: RulesChange
     operation: ClassVar = Operation.DELETE_RULE

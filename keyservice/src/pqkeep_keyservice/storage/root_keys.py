@@ -171,7 +171,7 @@ def list_keyrings_to_reseal(connection: sa.Connection, newest: int) -> list[Keyr
 
 
 def list_rules_to_reseal(connection: sa.Connection, newest: int) -> list[TenantId]:
-    """Return the tenants with rules whose MAC is under an older root key."""
+    """Return the tenants with rules that have a MAC under an older root key."""
     query = sa.select(TENANT_RULES.c.tenant_id)
     rows = connection.execute(query.where(_is_under_another(TENANT_RULES.c.mac, newest)))
     return list(map(TenantId, rows.scalars()))

@@ -97,7 +97,7 @@ RecordedChange = tuple[NewRecord, Change | None]
 """An audit record and its change, if any."""
 
 _APPENDED = (AUDIT_RECORDS, AUDIT_TILES, AUDIT_CHECKPOINTS, AUDIT_COSIGNATURES)
-"""Tables whose rows are never changed."""
+"""Tables with rows that are never changed."""
 _INSERTED = tuple(
     table.name for metadata in (METADATA, AUDIT_METADATA) for table in metadata.sorted_tables
 )
@@ -107,7 +107,7 @@ _UPDATED = {
     for table in metadata.sorted_tables
     if table not in _APPENDED
 }
-"""The tables whose rights and locks a probe tests."""
+"""A probe tests the rights and locks of these tables."""
 
 _Written = tuple[list[CommitOutcome], LogState, PendingAppend]
 

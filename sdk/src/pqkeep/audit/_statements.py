@@ -73,7 +73,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class NoteKey:
-    """The verifier key of a log's notes. Its name is the log's name in witnesses' cosignatures."""
+    """The key that verifies a log's notes. Witnesses use the key's name as the log's name."""
 
     log_id: str
     text: str

@@ -63,7 +63,7 @@ class ArmorReader:
     """Reads data from text, whatever its line breaks are."""
 
     def __init__(self, reader: Reader) -> None:
-        """Read up to the first marker line. Raises UnreadableInputError if there is none."""
+        """Read up to the first marker line. Raises UnreadableInputError if no line is a marker."""
         self._reader = reader
         self._text = b""
         self._data = b""

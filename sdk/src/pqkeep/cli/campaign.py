@@ -242,7 +242,7 @@ class Campaign:
         return Aim(plan, None if algorithm == Algorithm.XAES_256_GCM else key.public_key)
 
     def default(self) -> StoredKey | None:
-        """Return the key of texts that do not name theirs, with version 1. None if unknown."""
+        """Return version 1 of the key for texts that name no key. None if the key is unknown."""
         sources = self._stored.sources
         if len(sources) != 1 and (self._keyring is None or self._algorithm is None):
             return None

@@ -95,7 +95,7 @@ def key(client: "Client", algorithm: str, named: int | None, keyring: str | None
 
 
 def active(client: "Client", algorithm: str, keyring: str | None = None) -> Key:
-    """Return the active key. Raises Refusal if there is none."""
+    """Return the active key. Raises Refusal if no key is active."""
     with generating(algorithm, keyring=keyring):
         return client.keys.active(algorithm, keyring=keyring)
 

@@ -55,7 +55,7 @@ class Column:
     ) -> None:
         """Connect, and look at the table. Raises Refusal.
 
-        ``default`` is the key of ciphertexts without a header, whose columns do not name it.
+        ``default`` is the key of ciphertexts without a header and without columns that name it.
         """
         self._of_version = of_version
         self._default = default
@@ -103,10 +103,10 @@ class Column:
 
     @contextmanager
     def claim(self, refs: Sequence[Ref]) -> Iterator[Sequence[Ref]]:
-        """Keep other runs away from rows for a block. Yield the rows that no other run has locked.
+        """Lock rows against other runs during a block. Yield the rows that no other run has locked.
 
-        Advisory locks of PostgreSQL do that, and in SQLite locks of bytes far behind the end of the
-        database's file. They lock no rows for other programs. Other databases have no claims.
+        PostgreSQL has advisory locks. For SQLite, bytes far behind the end of the database's file
+        are locked. Other programs can still change the rows. Other databases have no such locks.
         """
         place = (self._table.schema, self._table.name, self._column.name)
         digests = [blake2b(repr((place, ref)).encode(), digest_size=8).digest() for ref in refs]

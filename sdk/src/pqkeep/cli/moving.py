@@ -88,7 +88,7 @@ class Plan:
     def moves(self, stored: Stored, *, new_file_key: bool) -> bool:
         """Return True if data is to be moved.
 
-        Local data whose header was changed may have an older file key. With ``new_file_key`` that
+        Local data with a changed header may have an older file key. With ``new_file_key`` that
         entry is moved, too.
         """
         key = self.key_of(stored)
@@ -109,7 +109,7 @@ class Counts:
 
     by_key: Counter[tuple[StoredKey, Form]] = field(default_factory=Counter)
     older_file_keys: int = 0
-    """Local data under the target whose header was changed: its file key may be older."""
+    """Local data under the target with a changed header: its file key may be older."""
     unreadable: int = 0
     unreadable_names: list[str] = field(default_factory=list)
     other: int = 0

@@ -51,7 +51,7 @@ class Entry:
     name: str
     """Shows the entry to people."""
     data: bytes | None = field(repr=False, default=None)
-    """None for local files, whose data is not read, and for nothing."""
+    """None without data, and for local files: their data is not read."""
     stored: Stored | None = field(repr=False, default=None)
     problem: str | None = None
     """The reason why a ciphertext is not readable."""
@@ -235,7 +235,7 @@ class Lines:
         self._is_written = is_written
         self._lines: list[bytes] = []
         self._count = 0
-        """The number of lines before those in memory."""
+        """The number of lines that precede ``_lines``."""
 
     def pages(self, look: Look) -> Iterator[Sequence[Ref]]:
         """Yield the numbers of lines to be moved. Raises Refusal for a very long line."""

@@ -73,7 +73,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The new ciphertext of a record, or the reason why there is none."""
+    """The new ciphertext of a record, or the reason why it was not made."""
 
     record: Record
     new: str = ""

@@ -467,7 +467,7 @@ def _public_bytes(key: PublicKey) -> tuple[tuple[str, ...], bytes]:
 
 
 def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
-    """Return raw bytes as a public key of each algorithm with this length. Empty if there is none."""
+    """Return raw bytes as a public key of each algorithm with this length. Can be empty."""
     if len(seen) != 1 or not isinstance(seen[0], Bytes):
         return []
     alone = seen[0]

@@ -266,7 +266,7 @@ class Decapsulate(Protocol):
 
 
 class Opened(NamedTuple):
-    """A file key, and the recipient whose key unwrapped it."""
+    """A file key, and the recipient that unwrapped it."""
 
     file_key: FileKey
     recipient: WrappedFileKey

@@ -1,7 +1,7 @@
-"""The primitives, from cryptography. No other module of local encryption imports it.
+"""The primitives. Only this module of local encryption imports the package ``cryptography``.
 
-X-Wing (draft-connolly-cfrg-xwing-kem) joins ML-KEM-768 and X25519 by SHA3-256. The library offers
-it only inside HPKE.
+X-Wing (draft-connolly-cfrg-xwing-kem) joins ML-KEM-768 and X25519 by SHA3-256. The package
+offers it only inside HPKE.
 
 This module also makes shared secrets for public keys.
 """

@@ -36,7 +36,7 @@ class Change:
     """A change to the recipients of a file."""
 
     to: Recipient | None = None
-    """Replaces the recipient whose key opened the file."""
+    """Replaces the recipient that opened the file."""
     add: Collection[Recipient] = ()
     remove: Collection[bytes] = ()
     """Fingerprints."""
@@ -84,7 +84,7 @@ def re_encrypt(
 ) -> bytes:
     """Return the data with other recipients.
 
-    ``to`` replaces the recipient whose key opened it, ``add`` are new recipients, and ``remove``
+    ``to`` replaces the recipient that opened it, ``add`` are new recipients, and ``remove``
     are fingerprints of recipients. ``new_file_key`` encrypts the data again, for which ``to`` and
     ``add`` must have the public keys of all recipients. Raises DecryptionError, the errors of
     ``decapsulate``, and ValueError for an invalid public key, an unknown fingerprint, and no or too

@@ -79,7 +79,7 @@ async def backup(
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard whose key service is on this host."""
+    """A shard with its key service on this host."""
 
     layout: Layout
     settings: key_service_config.Config
