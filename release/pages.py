@@ -96,8 +96,9 @@ def _described(command: Any, context: Any, description: str, options: str) -> It
 
 
 def _text(text: str) -> str:
-    """Return text that roff prints as it is."""
+    """Return text that roff prints as it is, on a terminal with ASCII alone too."""
+    plain = text.replace("…", "...")
     escaped = (
-        text.replace("\\", "\\e").replace("-", "\\-").replace("|", "|\\:").replace('"', "\\(dq")
+        plain.replace("\\", "\\e").replace("-", "\\-").replace("|", "|\\:").replace('"', "\\(dq")
     )
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
