@@ -100,7 +100,7 @@ def test_the_filters_take_what_the_table_shows(installation: Installation) -> No
         assert problem in page.replace("&#34;", '"')
         assert _OPERATION.findall(page) == []
     page = get_page(owner, "/portal/audit").text
-    assert 'data-label="From" class="small mono">127.0.0.1<' in page
+    assert 'data-label="From" class="small mono nowrap">127.0.0.1<' in page
     page = get_page(owner, "/portal/audit?principal=nobody%40example.org").text
     assert "no member has this e-mail address" in page
     assert 'name="tenant"' not in page
