@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
+import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -12,6 +14,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import pytest
 from gateway.tests.test_external_keys import RSA_2048, asset, bom
@@ -471,3 +474,78 @@ def test_a_newer_checkpoint_of_ones_own_shows_an_old_report(
         (saved / "keys.jsonl").read_text().replace('"public_key":"', '"public_key":"A')
     )
     assert not verify_report(report, forged).is_verified
+
+
+def _packed(directory: Path, made: Path) -> ZipFile:
+    """Return the beginning of a report in one file, to add members to."""
+    archive = ZipFile(made, "w")
+    for path in sorted(directory.iterdir()):
+        archive.write(path, path.name)
+    return archive
+
+
+def test_a_report_in_one_file_verifies(saved: Path, tmp_path: Path) -> None:
+    """The file has the result of its directory, and names itself."""
+    made = tmp_path / "report.zip"
+    _packed(saved, made).close()
+    report = verify_report(made)
+    assert report.is_verified, report.findings
+    assert report.counts == json.loads((saved / "counts.json").read_text())
+    assert {part.file for part in report.portions} == {f"{made}/audit.jsonl"}
+
+
+@pytest.mark.threat("edited-report")
+@pytest.mark.parametrize(
+    ("name", "mode", "form", "message"),
+    [
+        ("../escaped.json", 0, ZIP_STORED, "no other names"),
+        ("/escaped.json", 0, ZIP_STORED, "no other names"),
+        ("..", 0, ZIP_STORED, "no other names"),
+        ("a\\b", 0, ZIP_STORED, "no other names"),
+        ("folder/", 0, ZIP_STORED, "no other names"),
+        ("link.json", stat.S_IFLNK, ZIP_STORED, "no links"),
+        ("pipe.json", stat.S_IFIFO, ZIP_STORED, "no links"),
+        ("rules.json", 0, ZIP_STORED, "there twice"),
+        ("RULES.json", 0, ZIP_STORED, "there twice"),
+        ("bomb.json", 0, ZIP_DEFLATED, "is compressed"),
+    ],
+)
+def test_a_report_in_one_file_has_plain_members_only(
+    saved: Path, tmp_path: Path, name: str, mode: int, form: int, message: str
+) -> None:
+    """Any other member is refused by its name, and nothing is written."""
+    made = tmp_path / "in" / "report.zip"
+    made.parent.mkdir()
+    member = ZipInfo(name)
+    member.external_attr, member.compress_type = (mode | 0o600) << 16, form
+    with _packed(saved, made) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library warns of a name that is there twice
+        archive.writestr(member, b"{}" * 1000)
+    with pytest.raises(OSError, match=message) as refused:
+        verify_report(made)
+    assert refused.value.filename == f"{made}/{name}"
+    assert [path.name for path in tmp_path.rglob("*")] == ["in", "report.zip"]
+
+
+@pytest.mark.threat("edited-report")
+def test_a_huge_a_cut_and_a_damaged_file_are_named(saved: Path, tmp_path: Path) -> None:
+    """A member above the limit or larger than its file is refused; other damage is a finding."""
+    made = tmp_path / "report.zip"
+    with _packed(saved, made) as archive:
+        rules = archive.getinfo("rules.json")
+    whole = made.read_bytes()
+    entry = whole.index(b"PK\x01\x02", rules.header_offset)
+    place = whole.index(b"rules.json", entry) - 46 + 20
+    for size, message in ((LARGEST + 1, "at most 256 MiB"), (LARGEST, "larger than the report")):
+        sizes = size.to_bytes(4, "little") * 2
+        made.write_bytes(whole[:place] + sizes + whole[place + 8 :])
+        with pytest.raises(OSError, match=message) as refused:
+            verify_report(made)
+        assert refused.value.filename == f"{made}/rules.json"
+    for length in (4, 100, len(whole) // 2, len(whole) - 1):
+        made.write_bytes(whole[:length])
+        assert found(verify_report(made)) == [("report.zip", "truncated")]
+    flipped = bytearray(whole)
+    flipped[rules.header_offset + 45] ^= 1
+    made.write_bytes(flipped)
+    assert found(verify_report(made)) == [("rules.json", "edited")]

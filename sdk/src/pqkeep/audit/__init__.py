@@ -10,6 +10,7 @@ docs/audit.md describes the formats, and what a verified file proves. It needs t
 extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
 """
 
+from pqkeep.audit._archive import is_archive
 from pqkeep.audit._formats import MalformedError, NoJsonError, parse
 from pqkeep.audit._migration import verify_report
 from pqkeep.audit._verification import verify
@@ -37,6 +38,7 @@ __all__ = [
     "Report",
     "SigningKey",
     "Witnessed",
+    "is_archive",
     "parse",
     "verify",
     "verify_report",

@@ -7,6 +7,7 @@ claim is computed again from the verified records. docs/migration.md says which 
 import errno
 import json
 import re
+import tempfile
 from base64 import b64decode, urlsafe_b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,18 +18,25 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pqkeep.audit._archive import DamagedError, TruncatedError, is_archive, unpack
 from pqkeep.audit._formats import MalformedError, canonical, parse
 from pqkeep.audit._verification import verify
 from pqkeep.audit.report import Finding, Kind, Report
 from pqkeep.verification import verify as verify_signature
 
 FORMAT = "pqkeep/v1/migration-report"
+DOWNLOAD = "pqkeep/v1/migration-download"
+"""The format of a report of the portal. It has neither counts nor text."""
 MANIFEST, EXPORT, TEXT = "manifest.json", "audit.jsonl", "report.md"
 INVENTORY, RULES, CAMPAIGNS = "inventory.json", "rules.json", "campaigns.json"
 EXTERNAL, CBOM, COUNTS, KEYS = "external.json", "cbom.json", "counts.json", "keys.jsonl"
 CHECKPOINTS = "checkpoints.jsonl"
 REQUIRED = (EXPORT, CHECKPOINTS, KEYS, INVENTORY, RULES, CAMPAIGNS, EXTERNAL, CBOM, COUNTS, TEXT)
 """Every report has these files. ``cbom.json`` has a JWS beside it if it is signed."""
+_REQUIRED_OF: Mapping[object, Sequence[str]] = {
+    FORMAT: REQUIRED,
+    DOWNLOAD: [name for name in REQUIRED if name not in {COUNTS, TEXT}],
+}
 LAG_SECONDS = 120
 """The most seconds between an export and the first use that its inventory does not count."""
 _EVIDENCE = (EXPORT, CHECKPOINTS, KEYS)
@@ -317,15 +325,16 @@ class _Check:
         manifest = self.read(MANIFEST)
         if manifest is None:
             return None
-        if manifest.get("format") != FORMAT:
-            self.fail(Kind.MALFORMED, MANIFEST, f"its format is not {FORMAT}")
+        form = manifest.get("format")
+        if not isinstance(form, str) or form not in _REQUIRED_OF:
+            self.fail(Kind.MALFORMED, MANIFEST, f"its format is not {FORMAT} or {DOWNLOAD}")
             return None
         listed = manifest.get("files")
         if not isinstance(listed, dict):
             self.fail(Kind.MALFORMED, MANIFEST, "files is missing")
             return None
         present = {path.name for path in self._directory.iterdir()} - {MANIFEST}
-        for name in sorted({*listed, *REQUIRED} - present):
+        for name in sorted({*listed, *_REQUIRED_OF[form]} - present):
             self.fail(Kind.MISSING, str(name), "the file is missing")
         for name in sorted(present - listed.keys()):
             self.fail(Kind.INSERTED, name, "the manifest does not name the file")
@@ -556,7 +565,7 @@ class _Check:
 
 
 def verify_report(
-    directory: str | PathLike[str],
+    report: str | PathLike[str],
     trusted_keys: str | PathLike[str] | None = None,
     others: Sequence[str | PathLike[str]] = (),
     *,
@@ -565,12 +574,62 @@ def verify_report(
 ) -> Report:
     """Verify a migration report offline, from its files alone.
 
-    ``others`` are further files for ``verify``, such as checkpoints that you saved; it takes the
-    witnesses too. Without trusted
-    keys, the result shows only that the report is consistent. Raises the errors of ``verify``, and
-    OSError for a directory with anything but files, or with a file of more than 256 MiB.
+    ``report`` is a directory, or the file that the portal saves. That file is unpacked into a
+    temporary directory. ``others`` are further files for ``verify``, such as checkpoints that you
+    saved; it takes the witnesses too. Without trusted keys, the result shows only that the report is
+    consistent.
+
+    Raises the errors of ``verify``, and OSError for a report with anything but files, or with a
+    file of more than 256 MiB.
     """
-    folder = Path(directory)
+    path = Path(report)
+    if not is_archive(path):
+        return _verify_folder(path, trusted_keys, others, witnesses, least_witnesses)
+    with tempfile.TemporaryDirectory(prefix="pqkeep-") as made:
+        try:
+            unpack(path, Path(made), LARGEST, _EVIDENCE)
+        except TruncatedError:
+            message = "it is truncated, or another file: download it again"
+            return _refused(Finding(Kind.TRUNCATED, message, str(path)))
+        except DamagedError as error:
+            message = "the file is not the one that was packed"
+            return _refused(Finding(Kind.EDITED, message, f"{path}/{error.args[0]}"))
+        verified = _verify_folder(Path(made), trusted_keys, others, witnesses, least_witnesses)
+        return _renamed(verified, made, str(path))
+
+
+def _refused(finding: Finding) -> Report:
+    return Report(
+        None, (), (), (), (), are_keys_trusted=False, findings=(finding,), further=0, notes=()
+    )
+
+
+def _renamed(report: Report, made: str, path: str) -> Report:
+    """Return a report with the place of its files that the user knows."""
+
+    def text(value: str) -> str:
+        return value.replace(made, path)
+
+    return replace(
+        report,
+        portions=tuple(replace(one, file=text(one.file)) for one in report.portions),
+        checkpoints=tuple(replace(one, file=text(one.file)) for one in report.checkpoints),
+        findings=tuple(
+            replace(one, file=text(one.file), message=text(one.message)) for one in report.findings
+        ),
+        notes=tuple(map(text, report.notes)),
+        proofs=tuple(replace(one, file=text(one.file)) for one in report.proofs),
+        earlier=tuple(_renamed(one, made, path) for one in report.earlier),
+    )
+
+
+def _verify_folder(
+    folder: Path,
+    trusted_keys: str | PathLike[str] | None,
+    others: Sequence[str | PathLike[str]],
+    witnesses: Sequence[str],
+    least_witnesses: int | None,
+) -> Report:
     check = _Check(folder)
     check.require_plain_files()
     manifest = check.check_files()
@@ -581,11 +640,15 @@ def verify_report(
         witnesses=witnesses,
         least_witnesses=least_witnesses,
     )
-    read = {name: check.read(name) for name in REQUIRED if name.endswith(".json")}
-    parts = {name: part for name, part in read.items() if part is not None}
-    if manifest is not None and len(parts) == len(read):
-        _Claims(check, folder, manifest, parts).check(report)
-    return replace(report, findings=(*check.findings, *report.findings))
+    counts = None
+    if manifest is not None:
+        required = {name for name in _REQUIRED_OF[manifest["format"]] if name.endswith(".json")}
+        required |= {name for name in (COUNTS,) if (folder / name).exists()}
+        read = {name: check.read(name) for name in sorted(required)}
+        parts = {name: part for name, part in read.items() if part is not None}
+        if len(parts) == len(read):
+            counts = _Claims(check, folder, manifest, parts).check(report)
+    return replace(report, findings=(*check.findings, *report.findings), counts=counts)
 
 
 class _Claims:
@@ -600,13 +663,13 @@ class _Claims:
         self._parts = parts
         self._tally = Tally()
 
-    def check(self, report: Report) -> None:
-        """Add a finding for each claim that the records do not show."""
+    def check(self, report: Report) -> Json | None:
+        """Add a finding for each claim that the records do not show. Return the proven counts."""
         check, parts = self._check, self._parts
         check.run(EXPORT, self._count)
         tally, inventory = self._tally, parts[INVENTORY]
         if not tally.logs:
-            return
+            return None
         exported = str(self._folder / EXPORT)
         if any(part.query is not None and part.file == exported for part in report.portions):
             check.fail(Kind.MISSING, EXPORT, "it has the records of a query, and not all")
@@ -621,8 +684,11 @@ class _Claims:
         check.run(CAMPAIGNS, lambda: check.check_campaigns(parts[CAMPAIGNS], tally))
         check.run(EXTERNAL, lambda: check.check_external(parts[EXTERNAL], tally))
         check.run(CBOM, lambda: check.check_cbom(parts[CBOM], inventory, tally))
-        check.run(COUNTS, self._check_counts)
-        check.run(TEXT, self._check_text)
+        if COUNTS in parts:
+            check.run(COUNTS, self._check_counts)
+        if (self._folder / TEXT).exists():
+            check.run(TEXT, self._check_text)
+        return counts_of(tally)
 
     def _count(self) -> None:
         limits = limits_of(self._parts[INVENTORY]["pages"])

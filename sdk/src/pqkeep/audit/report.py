@@ -168,6 +168,9 @@ class Report:
     records of several logs. ``findings`` has the findings of all logs.
     """
 
+    counts: Mapping[str, Any] | None = None
+    """What the records of a migration report show, in the form of its ``counts.json``."""
+
     @property
     def is_verified(self) -> bool:
         """Return True if there are no findings."""

@@ -480,7 +480,8 @@ def verify_command(
         typer.Argument(
             metavar="FILE...",
             help="Exports of the audit log, saved JSON lines or API responses with checkpoints, "
-            "consistency proofs and keys, proofs of records, or the directory of a migration report.",
+            "consistency proofs and keys, proofs of records, or a migration report: its directory, or the "
+            "ZIP file from the portal.",
             show_default=False,
         ),
     ],
@@ -524,19 +525,15 @@ def verify_command(
     if given_before(context).get("output") == Output.JSON.value:
         output = Output.JSON
     try:
-        for file in (*files, *(() if keys is None else (keys,))):
+        reports = [file for file in files if _is_report(file)]
+        others = [file for file in files if file not in reports]
+        for file in (*others, *(() if keys is None else (keys,))):
             _require_lines(file)
-        folders = [file for file in files if file.is_dir()]
-        for folder in folders:
-            if not (folder / "manifest.json").exists():
-                reason = "it is a directory without the manifest.json of a report"
-                raise IsADirectoryError(errno.EISDIR, reason, str(folder))
-        others = [file for file in files if file not in folders]
-        if len(folders) > 1:
-            raise Refusal("several directories are named", "verify each report by itself")
+        if len(reports) > 1:
+            raise Refusal("several reports are named", "verify each report by itself")
         check = (
-            partial(verify_report, folders[0], keys, others)
-            if folders
+            partial(verify_report, reports[0], keys, others)
+            if reports
             else partial(verify, files, keys)
         )
         report = check(
@@ -558,6 +555,18 @@ def verify_command(
     else:
         _show(report)
     raise typer.Exit(0 if report.is_verified else FAILED)
+
+
+def _is_report(file: Path) -> bool:
+    """Return True for a migration report. Raises OSError for another directory."""
+    from pqkeep.audit import is_archive  # noqa: PLC0415 - no other command needs it
+
+    if not file.is_dir():
+        return is_archive(file)
+    if not (file / "manifest.json").exists():
+        reason = "it is a directory without the manifest.json of a report"
+        raise IsADirectoryError(errno.EISDIR, reason, str(file))
+    return True
 
 
 def _witness_keys(given: str) -> list[str]:
@@ -654,10 +663,22 @@ def _facts(report: "Report") -> Iterator[tuple[str, str]]:
     trust = "trusted" if report.are_keys_trusted else "not trusted"
     for key in report.keys:
         yield "key", f"{key.algorithm} version {key.key_version}, {key.fingerprint}, {trust}"
+    if report.counts is not None:
+        yield from _counts(report.counts)
     for note in report.notes:
         yield "note", note
     if not report.are_keys_trusted:
         yield "note", UNTRUSTED
+
+
+def _counts(counts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the records of a migration report show."""
+    for row in counts["moved"]:
+        yield "moved", f"{row['count']} by {row['campaign']}, {row['source']} to {row['target']}"
+    for name in ("denied", "warned"):
+        for row in counts[name]:
+            what = f"{row['operation']} with {row['key']} by {row['principal']}"
+            yield name, f"{row['count']} by {row['rule']}: {what}"
 
 
 def _checkpoints(report: "Report") -> Iterator[str]:
