@@ -6,18 +6,23 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from http import HTTPStatus
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
+import httpx2
 import pytest
 from msgspec import structs
 from playwright.sync_api import expect
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.example import CAMPAIGN, migrate
 from tests.portal.visitors import MARKUP, allowed, get_page, operations_on, prove
 
+from pqkeep.audit import verify_report
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.api.rules import EXAMPLE
 from pqkeep_gateway.http.text import timestamp
@@ -170,6 +175,81 @@ def test_a_canary_ends_and_begins_and_the_bill_of_materials_is_saved(
     saving.value.save_as(tmp_path / "cbom.json")
     document = json.loads((tmp_path / "cbom.json").read_text())
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.7")
+
+
+def _without(archive: bytes, made: Path, edits: dict[str, tuple[bytes, bytes]]) -> Path:
+    """Write a download again with edited files, as a forger would."""
+    with ZipFile(BytesIO(archive)) as old, ZipFile(made, "w") as new:
+        files = {name: old.read(name) for name in old.namelist()}
+        for name, (said, instead) in edits.items():
+            assert said in files[name], name
+            files[name] = files[name].replace(said, instead, 1)
+        manifest = json.loads(files["manifest.json"])
+        manifest["files"] = {name: sha256(files[name]).hexdigest() for name in manifest["files"]}
+        files["manifest.json"] = json.dumps(manifest).encode()
+        for name, content in files.items():
+            new.writestr(name, content)
+    return made
+
+
+@pytest.mark.threat("edited-report")
+def test_the_report_is_downloaded_and_verifies(
+    installation: Installation, visit_as: SignedIn, tenant: Caller, tmp_path: Path
+) -> None:
+    """The form saves a file that verifies offline. An edited or a cut one names the file."""
+    viewer = installation.person(tenant.tenant_id, Role.VIEWER)
+    _counted(viewer)
+    page = visit_as(viewer).open(PATH)
+    page.get_by_label("Count from").fill("2026-01-01")
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Download the report").click()
+    saved = tmp_path / saving.value.suggested_filename
+    saving.value.save_as(saved)
+    report = verify_report(saved)
+    assert report.is_verified, report.findings
+    assert report.counts is not None
+    assert [row["count"] for row in report.counts["moved"]] == [1]
+    assert report.portions[0].file == f"{saved}/audit.jsonl"
+    archive = saved.read_bytes()
+    edits = {
+        "inventory.json": (b'"uses":13', b'"uses":12'),
+        "campaigns.json": (b'"quiet_days":', b'"quiet_days":1'),
+        "audit.jsonl": (b'"operation":"encrypt"', b'"operation":"decrypt"'),
+    }
+    edited = verify_report(_without(archive, tmp_path / "edited.zip", edits))
+    named = {Path(finding.file).name for finding in edited.findings}
+    assert named == set(edits), edited.findings
+    for length in (len(archive) // 2, len(archive) - 1):
+        saved.write_bytes(archive[:length])
+        (finding,) = verify_report(saved).findings
+        assert (finding.kind, finding.file) == ("truncated", str(saved))
+
+
+def test_who_may_download_a_report(installation: Installation, tenant: Caller) -> None:
+    """Another tenant has its own report; a wrong day is named; other sites cannot ask for one."""
+    stranger = installation.person(installation.new_tenant().tenant_id)
+    query = f"{PATH}?format=zip&since=2026-01-01"
+    own = get_page(stranger, query)
+    assert own.headers["content-type"] == "application/zip"
+    with ZipFile(BytesIO(own.content)) as files:
+        content = b"".join(map(files.read, files.namelist()))
+    assert tenant.tenant_id.encode() not in content
+    assert CAMPAIGN.encode() not in content
+    for wrong in ("", "&since=", "&since=yesterday", "&since=2026-02-30"):
+        page = get_page(stranger, f"{PATH}?format=zip{wrong}")
+        assert page.status_code == HTTPStatus.BAD_REQUEST
+        assert "Write the day as 2026-01-31." in page.text
+    url = f"{stranger.client.base_url}".rstrip("/") + query
+    cookies = {cookie.name: cookie.value or "" for cookie in stranger.client.cookies.jar}
+    with httpx2.Client(cookies=cookies, verify=TLS, timeout=REQUEST_SECONDS) as client:
+        assert client.head(url).headers["content-type"] == "application/zip"
+        elsewhere = client.get(url, headers={"Sec-Fetch-Site": "cross-site"})
+        assert elsewhere.status_code == HTTPStatus.FORBIDDEN
+        with client.stream("GET", url) as running:
+            assert running.status_code == HTTPStatus.OK
+        assert client.get(url).status_code == HTTPStatus.OK
+    nobody = httpx2.get(url, verify=TLS, timeout=REQUEST_SECONDS)
+    assert (nobody.status_code, nobody.content) == (HTTPStatus.SEE_OTHER, b"")
 
 
 @pytest.mark.parametrize(

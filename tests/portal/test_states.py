@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, cast
@@ -31,9 +31,10 @@ from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, unavailable
-from pqkeep_gateway.portal.app import PAGES, portal
+from pqkeep_gateway.portal.app import PAGES, PageResource, portal
 from pqkeep_gateway.portal.lists import ROWS
-from pqkeep_gateway.portal.pages import ROOT, Page
+from pqkeep_gateway.portal.pages import ROOT, Download, Page
+from pqkeep_gateway.portal.rendering import Templates
 from pqkeep_gateway.portal.views import migration
 from pqkeep_gateway.portal.views.entering import DEMO
 from pqkeep_protocol.keys import TenantId
@@ -147,17 +148,18 @@ class Service:
     failing: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     principal: Principal = OPERATOR
+    rows: tuple[Endpoint, ...] = ()
     apps: Mapping[str, Any] = field(default_factory=dict)
     trusted_proxies: TrustedProxies = field(default_factory=lambda: TrustedProxies(()))
     cookies: Cookies = field(default_factory=Cookies)
 
     def __post_init__(self) -> None:
         """Make the pages, which takes the longest."""
-        rows = (
+        self.rows = tuple(
             replace(each, handler=self._handler(each)) if each.method == "GET" else each
             for each in api_rows()
         )
-        self.apps = portal(rows, cast("Any", self), _save_language, development=True)
+        self.apps = portal(self.rows, cast("Any", self), _save_language, development=True)
 
     def _handler(self, row: Endpoint) -> Callable[[ApiCall], Any]:
         async def respond(_: ApiCall) -> Any:
@@ -363,3 +365,59 @@ def test_a_page_of_keys_with_long_names_stays_small(service: Service) -> None:
     assert status == HTTPStatus.OK
     assert "1 to 50 of 10,000 key versions" in text
     assert len(text.encode()) < MAX_LIST_PAGE
+
+
+def test_downloads_at_once_are_limited(service: Service) -> None:
+    """Of ten downloads of a tenant one runs. A cut one, and a HEAD, leave no trace."""
+    released = asyncio.Event()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        await released.wait()
+        if service.failing:
+            raise ConnectionError
+        yield b"last"
+
+    (row,) = migration.PAGES
+    page = replace(row, download=lambda _: Download("x.zip", "application/zip", chunks()))
+    endpoints = {endpoint.name: endpoint for endpoint in service.rows}
+    pipeline = cast("Any", service)
+    resource = PageResource(page, endpoints, pipeline, Templates(), _save_language, None)
+
+    async def ask(method: str = "GET") -> tuple[int, bytes]:
+        sent: list[Any] = []
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": ROOT + page.path,
+            "query_string": b"format=zip&since=2026-01-01",
+            "headers": [(b"host", b"keep.example.org")],
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+        }
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await resource(scope, receive, send)
+        return sent[0]["status"], b"".join(message["body"] for message in sent[1:])
+
+    async def many() -> None:
+        service.principal, service.failing = OWNER, set()
+        running = {asyncio.create_task(ask()) for _ in range(10)}
+        while len(running) > 1:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            assert {task.result()[0] for task in done} == {HTTPStatus.SERVICE_UNAVAILABLE}
+        released.set()
+        assert await running.pop() == (HTTPStatus.OK, b"firstlast")
+        assert await ask("HEAD") == (HTTPStatus.OK, b"")
+        service.failing = {"the log"}
+        with pytest.raises(ConnectionError):
+            await ask()
+        service.failing = set()
+        assert await ask() == (HTTPStatus.OK, b"firstlast")
+
+    asyncio.run(many())

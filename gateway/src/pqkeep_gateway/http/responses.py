@@ -4,14 +4,14 @@ import asyncio
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from email.utils import format_datetime
 from http import HTTPStatus
 from secrets import token_hex
 from typing import NamedTuple
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
@@ -253,13 +253,26 @@ async def send_lines(
             *(() if usage is None else _usage_headers(usage)),
         ],
     }
-    end = {"type": "http.response.body", "body": b""}
     if is_head:
         await send(start)
-        await send(end)
+        await send({"type": "http.response.body", "body": b""})
         return
-    async with aclosing(lines.chunks) as chunks:
-        chunk = await anext(chunks)  # an error here is still sent in the envelope
+    await send_chunks(receive, send, start, lines.chunks, gzip)
+
+
+async def send_chunks(
+    receive: Receive,
+    send: Send,
+    start: Message,
+    chunks: AsyncGenerator[bytes, None],
+    gzip: GzipStream | None = None,
+) -> None:
+    """Send a response as its content is created, until the client has gone.
+
+    An error before the first chunk is raised before anything is sent.
+    """
+    async with aclosing(chunks):
+        chunk = await anext(chunks)
         await send(start)
         gone = asyncio.create_task(until_gone(receive))
 
@@ -273,6 +286,6 @@ async def send_lines(
                 if gone.done():
                     return
                 await pass_on(chunk)
-            await send(end if gzip is None else {**end, "body": gzip.end()})
+            await send({"type": "http.response.body", "body": b"" if gzip is None else gzip.end()})
         finally:
             gone.cancel()

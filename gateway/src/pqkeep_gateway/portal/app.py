@@ -1,7 +1,8 @@
 """Serves the portal's pages: access, redirects, errors, and headers for browsers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialError
 from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission
+from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.principals import (
     AnonymousPrincipal,
     Principal,
@@ -29,14 +31,21 @@ from pqkeep_gateway.http.errors import (
     internal,
     method_not_allowed,
     not_found,
+    unavailable,
 )
 from pqkeep_gateway.http.pipeline import Headers, Pipeline
-from pqkeep_gateway.http.responses import accepts, request_id_of, send_error, send_not_found
+from pqkeep_gateway.http.responses import (
+    accepts,
+    request_id_of,
+    send_chunks,
+    send_error,
+    send_not_found,
+)
 from pqkeep_gateway.http.static_document import METHODS
 from pqkeep_gateway.languages import LANGUAGES, current, said, speaking
 from pqkeep_gateway.portal import assets
 from pqkeep_gateway.portal.lists import FORMS
-from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
+from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Download, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.rendering import Templates
 from pqkeep_gateway.portal.views import (
@@ -58,6 +67,8 @@ from pqkeep_gateway.portal.views import (
 )
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 from pqkeep_gateway.reference.snippets import curl, python
+from pqkeep_gateway.unavailable import OverloadedError
+from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
 
@@ -121,6 +132,8 @@ HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
 }
 _HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
+MAX_AT_ONCE, MAX_RUNNING = 1, 8
+"""Downloads of a page that are made while they are sent, per tenant and in all, in one gateway."""
 MAX_QUERY = 2048
 """Bytes. A longer query is cut."""
 
@@ -182,6 +195,8 @@ class _Response(NamedTuple):
     location: str = ""
     file: tuple[str, str] | None = None
     """The name and the type of a download."""
+    chunks: AsyncGenerator[bytes, None] | None = None
+    """The content of a file that is made while it is sent, instead of the body."""
 
 
 class LanguageChoice:
@@ -238,6 +253,7 @@ class PageResource:
         self._templates = templates
         self._save_language = save_language
         self._moved = moved
+        self._downloads = ConcurrencyLimit(MAX_AT_ONCE, MAX_RUNNING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -263,10 +279,10 @@ class PageResource:
             await send_error(send, internal(), request_id)
             return
         timing = f"render;dur={(perf_counter() - began) * 1000:.1f}".encode()
-        status, body, location, file = response
+        status, body, location, file, chunks = response
         sent = [
             *(_HEADERS if file is None else _download(*file)),
-            (b"content-length", b"%d" % len(body)),
+            *(((b"content-length", b"%d" % len(body)),) if chunks is None else ()),
             (b"x-request-id", request_id.encode()),
             (b"server-timing", timing),
         ]
@@ -276,7 +292,11 @@ class PageResource:
         sent += [(b"set-cookie", cookie.encode()) for cookie in deleted]
         if location:
             sent.append((b"location", location.encode("ascii")))
-        await send({"type": "http.response.start", "status": status, "headers": sent})
+        start = {"type": "http.response.start", "status": status, "headers": sent}
+        if chunks is not None:
+            await send_chunks(receive, send, start, chunks)
+            return
+        await send(start)
         await send(
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
@@ -357,11 +377,41 @@ class PageResource:
             if page.export is not None and visit.query.get("format", "") in FORMS:
                 name, kind, body = (await page.export(visit)).file(visit.query["format"])
                 return _Response(HTTPStatus.OK, body, file=(name, kind))
+            if page.download is not None and visit.query.get("format") == "zip":
+                return await self._begun(
+                    page.download(visit), reader.principal, reader.headers, scope["method"]
+                )
             content = await page.read(visit)
         except ApiError as error:
             return await self._failed(error, page, **frame)
         shown = {**frame, **content, "visit": visit}
         return _Response(HTTPStatus.OK, await self._render(page.template, page, **shown))
+
+    async def _begun(
+        self, download: Download, principal: Principal, headers: Headers, method: str
+    ) -> _Response:
+        """Return a file after its first bytes are there. Raises ApiError."""
+        if self._pipeline.cookies.is_cross_site(method, headers):
+            raise forbidden("A page of another site asked for this file.")
+        name, kind, chunks = download
+        counted = self._counted(chunks, principal.tenant or INSTALLATION)
+        try:
+            first = await anext(counted)
+        except OverloadedError:
+            raise unavailable("Other downloads are running. Try again after them.") from None
+        if method == "HEAD":
+            await counted.aclose()
+            return _Response(HTTPStatus.OK, file=(name, kind))
+        content = _beginning_with(first, counted)
+        return _Response(HTTPStatus.OK, file=(name, kind), chunks=content)
+
+    async def _counted(
+        self, chunks: AsyncGenerator[bytes, None], tenant: TenantId
+    ) -> AsyncGenerator[bytes, None]:
+        with self._downloads.run(tenant):
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
 
     async def _refuse(
         self, raised: Exception, page: Page, scope: Scope, attribution: Attribution
@@ -453,6 +503,15 @@ class PageResource:
             "snippets": self._snippets,
         }
         return await self._templates.render(template, around | content)
+
+
+async def _beginning_with(
+    first: bytes, rest: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        yield first
+        async for chunk in rest:
+            yield chunk
 
 
 def _download(name: str, kind: str) -> Iterator[tuple[bytes, bytes]]:

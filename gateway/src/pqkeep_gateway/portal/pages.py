@@ -1,8 +1,8 @@
 """The description of a page."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission, may
 from pqkeep_gateway.portal.lists import Export
@@ -36,6 +36,17 @@ async def nothing(_: Visit) -> Content:
     return {}
 
 
+class Download(NamedTuple):
+    """A file that is made while it is sent."""
+
+    name: str
+    """It needs no quoting."""
+    kind: str
+    """The media type."""
+    chunks: AsyncGenerator[bytes, None]
+    """If it raises ApiError before its first chunk, the visitor sees an error page."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """One row of the portal."""
@@ -50,6 +61,8 @@ class Page:
     """Returns the template's values. If it raises ApiError, the visitor sees an error page."""
     export: Callable[[Visit], Awaitable[Export]] | None = None
     """Returns the page's list as a file, for ``format`` in the address."""
+    download: Callable[[Visit], Download] | None = None
+    """Returns a file, for ``format=zip`` in the address. Other sites' pages cannot ask for it."""
     icon: str = ""
     """The icon in the navigation. Without it, the navigation does not list the page."""
     during_enrollment: bool = False

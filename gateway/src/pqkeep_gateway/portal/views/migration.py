@@ -15,6 +15,7 @@ from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.portal.views.algorithms import ABOUT, About
+from pqkeep_gateway.portal.views.migration_report import report
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import CURRENT, Algorithm
 from pqkeep_protocol.audit import MAX_INVENTORY_LISTED
@@ -235,6 +236,7 @@ async def _read(visit: Visit) -> Content:
         "inventory": inventory,
         "inventory_error": inventory_section.error,
         "days": DAYS,
+        "year_begin": f"{now:%Y}-01-01",
         "listed": listed,
         "rules": shown_rules,
         "api_keys": api_keys,
@@ -263,6 +265,7 @@ PAGES: tuple[Page, ...] = (
         template="migration/overview.html",
         permission=Permission.VIEW_KEYS,
         read=_read,
+        download=report,
         icon="migration",
     ),
 )
