@@ -132,7 +132,7 @@ def test_a_jws_has_a_media_type(new_tenant: Callable[..., Caller]) -> None:
         read.deserialize(jws)
         assert read.jose_header.get("typ") == typ
         assert verified(jws, jwks(tenant)) == b""
-    for wrong in (
+    refused: tuple[object, ...] = (
         "",
         "x" * 128,
         "a b",
@@ -146,7 +146,8 @@ def test_a_jws_has_a_media_type(new_tenant: Callable[..., Caller]) -> None:
         7,
         ["JWT"],
         {},
-    ):
+    )
+    for wrong in refused:
         body = {"payload": "", "typ": wrong}
         assert tenant.refusal("/signature/jws", body) == (400, "ERR_SIG_001", "typ"), wrong
 

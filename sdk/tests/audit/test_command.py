@@ -62,7 +62,7 @@ def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
     status, said = run_program([PQKEEP], "audit", "verify", export, "--keys", keys)
     assert status == 0
     first, last = "2026-11-20T11:00:01.000000Z", "2026-11-20T11:00:21.000000Z"
-    signed = f"at 2026-11-20T12:00:00.000021Z, root {log.root(21).hex()}, signed with Dilithium3"
+    signed = f"at 2026-11-21T00:00:00.000000Z, root {log.root(21).hex()}, signed with Dilithium3"
     assert said.splitlines() == [
         f"log         {log.log_id}",
         f"records     21, all of the log's first 21, from {first} to {last}, in {export}",
