@@ -145,7 +145,7 @@ def test_pages_and_filters_are_parts_of_the_whole(used: Caller) -> None:
 def test_who_may_use_a_key_is_counted(
     new_tenant: Callable[..., Caller], installation: installations.Installation
 ) -> None:
-    """The counted API keys are those whose requests with the key succeed, and are listed by it."""
+    """The API keys that are counted can use the key, and the filter lists them."""
     tenant = new_tenant()
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     tenant.post("/kms/keys/generate", {**KEM, "keyring": "cards"}, status=201)

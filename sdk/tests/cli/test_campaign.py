@@ -540,7 +540,7 @@ def test_rows_that_a_driver_cannot_read(
 
 
 def test_files_that_are_no_files(command: Command, campaign: Client) -> None:
-    """A pipe is refused at once. A place whose name would be cut needs a name of its own."""
+    """A pipe is refused at once. A place with a long name needs another."""
     folder = command.directory
     (folder / "data").mkdir()
     (folder / "data" / "envelope").write_text(campaign.kem.encrypt_to_envelope(TEXT).envelope)

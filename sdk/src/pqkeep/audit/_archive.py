@@ -1,4 +1,4 @@
-"""Unpacks a migration report of the portal: a ZIP file whose members are not compressed.
+"""Unpacks a migration report of the portal: a ZIP file without compression.
 
 All members are checked before any is written.
 """
