@@ -17,7 +17,7 @@ from tests.simulation.shard import Shard
 
 from pqkeep_keyservice import clock
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import Event, ListRecords, RecordEvents, SignCheckpoint
+from pqkeep_protocol.audit import MAX_PAGE, Event, ListRecords, RecordEvents, SignCheckpoint
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, DEFAULT_SHARD, INSTALLATION, KeyVersion, TenantId
@@ -322,8 +322,12 @@ class Client:
         before = min(each.history.numbers[str(tenant)] for each in self._shards.values())
         servers = [each.server for each in self._shards.values()]
         known = all(each.known_commits == each.commits for each in servers)
-        response = await self.ask(ListRecords(tenant=tenant, limit=1000))
-        if not isinstance(response, ErrorKind) and known and len(response.lines) < before:
+        response = await self.ask(ListRecords(tenant=tenant, limit=MAX_PAGE))
+        if (
+            not isinstance(response, ErrorKind)
+            and known
+            and len(response.lines) < min(before, MAX_PAGE)
+        ):
             raise FindingError("lost", f"{len(response.lines)} of {before} records are listed")
         response = await self.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE))
         if not isinstance(response, ErrorKind):
