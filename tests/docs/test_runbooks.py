@@ -305,9 +305,9 @@ def test_valkey_is_lost(start: Callable[..., Installation], shell: Shell) -> Non
         assert operator.ask("DELETE", path).is_success
     places = places_of(installation)
     (script,), (doctor,) = scripts("Valkey is lost", places), inline("Valkey is lost", places)
-    assert "rate_limits" in shell(diagnosis(doctor), {})
     keys = f"{installation.base_url}/api/v1/kms/keys"
     assert status(keys, kept.api_key) == 503
+    wait_for(lambda: "rate_limits" in shell(diagnosis(doctor), {}))
     with running_valkey(port):
         shell(script, {})
         wait_for(lambda: status(keys, kept.api_key) != 503)
