@@ -1,4 +1,4 @@
-"""pqkeep cms exchanges messages with Bouncy Castle and OpenSSL 3.5: ``make interop`` brings both."""
+"""pqkeep cms exchanges messages with Bouncy Castle and OpenSSL 3.5. ``make interop`` gets both."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.installation import Installation
+
+from pqkeep.cms import identifier_of, read_encrypted
+from pqkeep.inputs._der import elements, encoded, object_identifier, sequence, single
 
 INTEROP = Path(__file__).parents[2] / ".interop"
 BUILT = INTEROP / "bouncycastle"
@@ -33,6 +36,18 @@ kems = pytest.mark.parametrize(
     ("algorithm", "name"), [("Kyber768", "ML-KEM-768"), ("ML-KEM-1024", "ML-KEM-1024")]
 )
 Run = Callable[..., None]
+
+INTEGER, OCTETS, SEQUENCE, SET = 0x02, 0x04, 0x30, 0x31
+CONTENT_IN_0, SHARED_KEY, OTHER = 0xA0, 0xA2, 0xA4
+"""Tags of ContentInfo, KEKRecipientInfo and OtherRecipientInfo (RFC 5652)."""
+KEM_RECIPIENT = object_identifier("1.2.840.113549.1.9.16.13.3")
+KEMS = {"ML-KEM-768": "2.16.840.1.101.3.4.4.2", "ML-KEM-1024": "2.16.840.1.101.3.4.4.3"}
+HKDF = encoded(SEQUENCE, object_identifier("1.2.840.113549.1.9.16.3.28"))
+WRAP = encoded(SEQUENCE, object_identifier("2.16.840.1.101.3.4.1.45"))
+"""Algorithms (RFC 9629, RFC 9936, RFC 8619, RFC 3565)."""
+KEY_BYTES = 32
+LENGTH = encoded(INTEGER, bytes((KEY_BYTES,)))
+NAME = b"shared"
 
 
 @pytest.fixture
@@ -137,3 +152,71 @@ def test_openssl_signs(algorithm: str, name: str, run: Run, tmp_path: Path) -> N
     run(*detached, "report")
     (tmp_path / "other").write_bytes(CONTENT + b"0")
     run(*detached, "other", status=7)
+
+
+def key_encryption_key(run: Run, directory: Path) -> str:
+    """Have OpenSSL derive the key-encryption key from the file ``secret``. Returns hex."""
+    info = encoded(SEQUENCE, WRAP + LENGTH)
+    secret = (directory / "secret").read_bytes()
+    options = f"-kdfopt digest:SHA256 -kdfopt hexkey:{secret.hex()} -kdfopt hexinfo:{info.hex()}"
+    openssl(run, f"kdf -keylen {KEY_BYTES} {options} -binary -out kek HKDF")
+    return (directory / "kek").read_bytes().hex()
+
+
+def with_recipient(message: bytes, recipient: bytes) -> bytes:
+    """Return AuthEnvelopedData with another recipient and the same content."""
+    kind, content = sequence(message)
+    version, _, *rest = sequence(content.content)
+    parts = [version, (SET, recipient), *rest]
+    body = encoded(SEQUENCE, b"".join(encoded(*part) for part in parts))
+    return encoded(SEQUENCE, encoded(*kind) + encoded(CONTENT_IN_0, body))
+
+
+@needs_openssl
+@kems
+def test_openssl_decrypts(algorithm: str, name: str, run: Run, tmp_path: Path) -> None:
+    """OpenSSL opens a message to its key: it decapsulates, derives, unwraps and decrypts.
+
+    OpenSSL 3.5 cannot read KEMRecipientInfo. The test writes the wrapped key into a
+    KEKRecipientInfo, for the key that OpenSSL derived.
+    """
+    openssl(run, f"genpkey -algorithm {name} -out private.pem")
+    openssl(run, "pkey -in private.pem -pubout -outform DER -out public.der")
+    run("pqkeep", "cms", "encrypt", "report", "--public-key", "public.der")
+    message = (tmp_path / "report.p7m").read_bytes()
+    (wrapped,) = read_encrypted(message).recipients
+    (tmp_path / "kemct").write_bytes(wrapped.kem_ciphertext)
+    openssl(run, "pkeyutl -decap -inkey private.pem -in kemct -secret secret")
+    shared = encoded(INTEGER, b"\4") + encoded(SEQUENCE, encoded(OCTETS, NAME)) + WRAP
+    shared += encoded(OCTETS, wrapped.encrypted_key)
+    (tmp_path / "shared.p7m").write_bytes(with_recipient(message, encoded(SHARED_KEY, shared)))
+    read = f"cms -decrypt -inform DER -in shared.p7m -secretkeyid {NAME.hex()} -out copy"
+    openssl(run, f"{read} -secretkey {bytes(KEY_BYTES).hex()}", status=4)
+    openssl(run, f"{read} -secretkey {key_encryption_key(run, tmp_path)}")
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+
+
+@needs_openssl
+@kems
+def test_openssl_encrypts(algorithm: str, name: str, run: Run, tmp_path: Path) -> None:
+    """A message that OpenSSL encrypted with the key that it encapsulated and derived opens.
+
+    The test writes the wrapped key into a KEMRecipientInfo, which OpenSSL 3.5 cannot write.
+    """
+    run("pqkeep", "keys", "generate", algorithm)
+    run("pqkeep", "keys", "public-key", algorithm, "--format", "der", "--to", "key.der")
+    openssl(run, "pkeyutl -encap -pubin -keyform DER -inkey key.der -out kemct -secret secret")
+    write = "cms -encrypt -aes-256-gcm -binary -in report -outform DER -out shared.p7m"
+    key = key_encryption_key(run, tmp_path)
+    openssl(run, f"{write} -secretkey {key} -secretkeyid {NAME.hex()}")
+    message = (tmp_path / "shared.p7m").read_bytes()
+    _, recipients, *_ = sequence(sequence(message)[1].content)
+    *_, encrypted_key = elements(single(recipients.content).content)
+    public_key = sequence((tmp_path / "key.der").read_bytes())[1].content[1:]
+    kem = encoded(INTEGER, b"\0") + identifier_of(public_key).encoded
+    kem += encoded(SEQUENCE, object_identifier(KEMS[name]))
+    kem += encoded(OCTETS, (tmp_path / "kemct").read_bytes()) + HKDF + LENGTH + WRAP
+    other = KEM_RECIPIENT + encoded(SEQUENCE, kem + encoded(*encrypted_key))
+    (tmp_path / "kem.p7m").write_bytes(with_recipient(message, encoded(OTHER, other)))
+    run("pqkeep", "cms", "decrypt", "kem.p7m", "--to", "copy")
+    assert (tmp_path / "copy").read_bytes() == CONTENT
