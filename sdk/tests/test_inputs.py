@@ -595,6 +595,10 @@ def other_private_keys() -> Iterator[tuple[str, bytes]]:
         b"-----BEGIN PGP MESSAGE-----\n\nAA\n=AA\n-----END PGP MESSAGE-----\n",
     )
     yield "age", b"# created: 2026\nAGE-SECRET-KEY-1QQQ\n"
+    yield "data URL", b"data:application/octet-stream;base64,AAAA"
+    yield "Git LFS", b"version https://git-lfs.example/spec/v1\noid sha256:4d7a\nsize 1\n"
+    yield "percent-encoded", b"-----BEGIN%20PUBLIC%20KEY-----%0AAAAA%0A-----END%20PUBLIC%20KEY"
+    yield "percent-encoded", b"MIIHsjALBglghkgBZQMEAxIDggehAL%2B%2F%3D\n"
     yield "PuTTY", b"PuTTY-User-Key-File-3: ssh-ed25519\n"
     yield (
         "ML-KEM-512",

@@ -161,8 +161,11 @@ _TEXTS: Sequence[tuple[str, str]] = (
     ("AGE-PLUGIN-", "a private key of age"),
     ("age-encryption.org/", "data that age encrypted"),
     ("untrusted comment:", "a key or a signature of minisign or signify"),
+    ("data:", "a data URL"),
+    ("version https://git-lfs", "a pointer of Git LFS, and not the file that it stands for"),
     ("<", "HTML or XML"),
 )
+_PERCENT_ENCODED = re.compile(r"(?=.*%[0-9A-Fa-f]{2})[A-Za-z0-9%+/=._~-]+\s*", re.DOTALL)
 _AGE_PUBLIC = "age1pq1"
 _AGE_PRIVATE = "age-secret-key-pq-1"
 _OBJECTS: Sequence[tuple[frozenset[str], str]] = (
@@ -300,6 +303,8 @@ def _see_named_text(text: str) -> Other | None:
     if _PRINTED.match(text):
         step = "write the key itself: openssl pkey -in FILE -out key.pem, without -text and -noout"
         return Other(what="the text that openssl pkey -text prints of a key", next_step=step)
+    if _PERCENT_ENCODED.fullmatch(text):
+        return Other(what="percent-encoded text, as in a URL", next_step="decode it first")
     if "\n\u2014 " in text:
         return Other(what="a signed note")
     return None
