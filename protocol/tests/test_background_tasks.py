@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import pytest
+from tests.patience import PATIENCE
 
+from pqkeep_protocol.startup import background_tasks
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 
 
@@ -24,7 +27,7 @@ async def test_a_failure_is_logged_and_stops_the_process(caplog: pytest.LogCaptu
     tasks = BackgroundTasks(stopped.set)
     tasks.begin(wait())
     tasks.begin(fail())
-    await asyncio.wait_for(stopped.wait(), 5)
+    await asyncio.wait_for(stopped.wait(), PATIENCE)
     assert tasks.failed
     (line,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
     assert "a background task failed" in str(line.msg)
@@ -43,3 +46,29 @@ async def test_an_end_is_no_failure() -> None:
     cancel()
     await tasks.end()
     assert not tasks.failed
+
+
+async def test_a_task_that_ignores_its_end_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end does not wait for a task that ignores its cancellation. The log names the task."""
+    monkeypatch.setattr(background_tasks, "END_SECONDS", 0.05)
+    may_end = asyncio.Event()
+
+    async def ignore() -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    tasks = BackgroundTasks(lambda: pytest.fail("stopped"))
+    ended = tasks.begin(ignore()), tasks.begin(wait())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE):
+        await tasks.end()
+    (line,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+    assert "a background task does not end" in str(line.msg)
+    assert "ignore" in str(line.msg)
+    may_end.set()
+    async with asyncio.timeout(PATIENCE):
+        await tasks.end()
+    assert not any(cancel() for cancel in ended)
