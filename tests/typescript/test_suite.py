@@ -14,7 +14,7 @@ from tests.fixtures.browser import Visit
 from tests.fixtures.installation import Installation
 from tests.typescript.description import CLIENT
 
-BUILT = CLIENT / "build"
+BUILT = CLIENT / "build/suite"
 MODULES = CLIENT / "node_modules"
 NODE_RUNNER = Path(RUNNERS["typescript"][-1])
 DENO = MODULES / ".bin/deno"
