@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.fixtures.link import ANY, CLIENT, CODE, HOST, SERVER, unchecked
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice import listeners
 from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService
     from tests.fixtures.link import LinkCa
 
-SECONDS = 60.0
 LOOPBACK = "127.0.0.1"
 STRANGER = "127.0.0.2"
 FLOOD = 1000
@@ -56,7 +56,7 @@ class Peer:
         """Return the response to a frame, or None if the connection ends."""
         with suppress(OSError):
             self.writer.write(encode(frame))
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 while data := await self.reader.read(4096):
                     self._decoder.space()[: len(data)] = data
                     for response in self._decoder.filled(len(data)):
@@ -65,7 +65,7 @@ class Peer:
 
     async def is_hung_up(self) -> bool:
         """Return whether the connection ends without another byte."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             try:
                 return await self.reader.read() == b""
             except OSError:
@@ -79,6 +79,12 @@ Connect = Callable[[ssl.SSLContext | None], Awaitable[Peer]]
 def tls(link_ca: LinkCa) -> LinkTls:
     """Return the key service's end."""
     return LinkTls(link_ca.identity(Role.KEY_SERVICE, name="keyservice"))
+
+
+@pytest.fixture(autouse=True)
+def handshake_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a handshake take long on a busy machine."""
+    monkeypatch.setattr(listeners, "HANDSHAKE_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -95,7 +101,7 @@ async def server(service: InProcessService) -> AsyncIterator[Server]:
     )
     await parts.activation.start()
     yield started
-    await started.drain(SECONDS)
+    await started.drain(PATIENCE)
 
 
 @pytest.fixture
@@ -306,7 +312,7 @@ async def test_half_open_handshakes_lock_nobody_out(
     """
     slow = socket.create_connection((LOOPBACK, port))
     flood = (STRANGER, 0)
-    silent = [socket.create_connection((LOOPBACK, port), SECONDS, flood) for _ in range(FLOOD)]
+    silent = [socket.create_connection((LOOPBACK, port), PATIENCE, flood) for _ in range(FLOOD)]
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(1)) == Pong(1)
     context = link_ca.tls(Role.GATEWAY).context
@@ -321,10 +327,22 @@ async def test_half_open_handshakes_lock_nobody_out(
     assert len(listener._handshakes) <= listeners.MAX_HANDSHAKES
     assert len(server._connections) <= 2
     for connection in silent[: FLOOD - listeners.MAX_HANDSHAKES]:
-        connection.settimeout(SECONDS)
+        connection.settimeout(PATIENCE)
         assert connection.recv(1) == b""
     for connection in silent:
         connection.close()
+
+
+@pytest.mark.threat("link-attacker")
+async def test_a_silent_handshake_is_ended(
+    connect: Connect, link_ca: LinkCa, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that never finishes its handshake is disconnected. A gateway then connects."""
+    monkeypatch.setattr(listeners, "HANDSHAKE_SECONDS", 0.05)
+    assert await (await connect(None)).is_hung_up()
+    monkeypatch.setattr(listeners, "HANDSHAKE_SECONDS", PATIENCE)
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    assert await gateway.ask(Ping(1)) == Pong(1)
 
 
 async def test_connections_are_bounded(
@@ -412,7 +430,7 @@ async def test_drain_ends_handshakes_and_connections(
     silent = await connect(None)
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(1)) == Pong(1)
-    await server.drain(SECONDS)
+    await server.drain(PATIENCE)
     assert await silent.is_hung_up()
     assert await gateway.is_hung_up()
     with pytest.raises(ConnectionRefusedError):
