@@ -10,20 +10,26 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 
 from pqkeep import Client, Scope
 
 PROGRAM = Path(__file__).parents[2] / ".interop/bin/kube-encryption"
 PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
 TEXT = "4111 1111 1111 1111"
+PAGE_TIMEOUT = "timeout: 3s"
+PLUGIN_SECONDS = "10"
+"""The plugin's timeout. With the default, a busy machine would be late."""
 DEADLINE = 3.0
 """The API server's default timeout, in seconds."""
+ATTEMPTS = 5
 pytestmark = [
     pytest.mark.campaign,
     pytest.mark.skipif(not PROGRAM.exists(), reason="make interop builds it"),
@@ -109,8 +115,9 @@ def plugin(
     key_file.write_text(made.api_key)
     key_file.chmod(0o600)
     endpoint = f"unix://{path}"
+    options = ["-a", algorithm, "--api-key-file", key_file, "--timeout", PLUGIN_SECONDS]
     process = subprocess.Popen(
-        [PQKEEP, "kms-plugin", "--socket", endpoint, "-a", algorithm, "--api-key-file", key_file],
+        [PQKEEP, "kms-plugin", "--socket", endpoint, *options],
         env={"PATH": os.defpath, "HOME": str(tmp_path), "PQKEEP_URL": installation.base_url},
     )
     with ended(process):
@@ -122,19 +129,21 @@ def plugin(
 
 @pytest.fixture
 def configuration(plugin: str, tmp_path: Path) -> Path:
-    """The EncryptionConfiguration of docs/kubernetes-encryption.md, with this plugin's socket."""
+    """The EncryptionConfiguration of docs/kubernetes-encryption.md, with this plugin's socket, and a long timeout."""
     file = tmp_path / "encryption.yaml"
     page = Path(__file__).parents[2] / "docs/kubernetes-encryption.md"
     written = page.read_text().partition("```yaml\n")[2].partition("```")[0]
     assert "EncryptionConfiguration" in written
+    assert PAGE_TIMEOUT in written
+    written = written.replace(PAGE_TIMEOUT, f"timeout: {PATIENCE:.0f}s")
     file.write_text(written.replace("unix:///run/pqkeep-kms/kms.sock", plugin))
     return file
 
 
 def test_under_kube_apiserver(
-    api: ApiServer, configuration: Path, plugin: str, owner: Client, algorithm: str
+    api: ApiServer, configuration: Path, owner: Client, algorithm: str
 ) -> None:
-    """A secret is read with warm and cold caches and after a rotation; 1,000 keys in the deadline."""
+    """A secret is read with warm and cold caches and after a rotation."""
     api("start", configuration)
     assert api("health") == {"text": "ok"}
     old = api("write", TEXT)
@@ -149,20 +158,25 @@ def test_under_kube_apiserver(
     assert new["key_id"] == f"kubernetes/{algorithm}/2"
     assert api("read", old["data"]) == {"text": TEXT, "stale": True}
     assert api("read", new["data"]) == {"text": TEXT}
-    seconds = fastest(lambda: api("many", 1000, plugin, old["data"]))
-    print(algorithm, seconds, old["sizes"])  # noqa: T201 - a measurement
-    assert seconds < DEADLINE
 
 
-def fastest(many: Callable[[], dict[str, Any]]) -> float:
-    """Return the seconds of the first of five attempts in which no call was too late.
+def test_a_thousand_keys_at_once(
+    api: ApiServer, configuration: Path, plugin: str, algorithm: str
+) -> None:
+    """An API server with empty caches decrypts 1,000 keys within its timeout.
 
-    On a busy machine an attempt may fail. Each begins with empty caches.
+    On a busy machine an attempt may fail, so the best one decides.
     """
-    for _ in range(5):
-        with suppress(RuntimeError):
-            return float(many()["max_seconds"])
-    return math.inf
+    api("start", configuration)
+    stored = api("write", TEXT)
+    seconds: list[float] = []
+    for _ in range(ATTEMPTS):
+        try:
+            seconds.append(api("many", 1000, plugin, stored["data"])["max_seconds"])
+        except RuntimeError:
+            seconds.append(math.inf)
+    print(algorithm, median(seconds), sorted(seconds), stored["sizes"])  # noqa: T201 - a measurement
+    assert min(seconds) < DEADLINE
 
 
 @pytest.mark.parametrize("algorithm", ["X-Wing"], indirect=True)
@@ -207,7 +221,7 @@ def test_pqkeep_away_and_back(
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition, as long as two of the API server's polls take."""
-    ends = time.monotonic() + 130
+    ends = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < ends
         time.sleep(1)
