@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from gateway.tests.world import one_shard
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper
@@ -395,7 +396,7 @@ async def test_what_was_left_behind_is_delivered_by_itself(
     running = asyncio.create_task(audit_delivery.run())
     await asyncio.sleep(0)
     log.is_unavailable = False
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while await waiting(outbox):  # noqa: ASYNC110 - another task empties it
             await asyncio.sleep(0.05)
     running.cancel()

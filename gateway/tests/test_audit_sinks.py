@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.certificate import new_certificate
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
 from pqkeep_gateway.delivery.audit_sinks import (
@@ -27,7 +28,6 @@ from pqkeep_gateway.delivery.audit_sinks import (
 from pqkeep_protocol.startup.settings import ConfigError
 
 HERE = "127.0.0.1"
-SECONDS = 30
 WHEN = datetime(2026, 1, 31, 12, 0, 0, 123, tzinfo=UTC)
 RECORDS = [
     StreamedRecord(number, "encrypt", WHEN, f'{{"id":{number},"name":"ä"}}'.encode())
@@ -77,7 +77,7 @@ def test_datagrams(tmp_path: Path, kind: str) -> None:
     """Each record is a datagram."""
     family = socket.AF_INET if kind == "udp" else socket.AF_UNIX
     with socket.socket(family, socket.SOCK_DGRAM) as server:
-        server.settimeout(SECONDS)
+        server.settimeout(PATIENCE)
         server.bind((HERE, 0) if kind == "udp" else str(tmp_path / "log"))
         DatagramSyslog(server.getsockname()).send(RECORDS)
         for record in RECORDS:
@@ -94,12 +94,12 @@ def test_datagrams_to_nobody(tmp_path: Path) -> None:
 def server_that(responses: Callable[[socket.socket], None]) -> Iterator[tuple[str, int]]:
     """Accept one connection and response it."""
     with socket.create_server((HERE, 0)) as listener:
-        listener.settimeout(SECONDS)
+        listener.settimeout(PATIENCE)
 
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(SECONDS)
+                connection.settimeout(PATIENCE)
                 responses(connection)
 
         thread = threading.Thread(target=serve)
@@ -107,7 +107,7 @@ def server_that(responses: Callable[[socket.socket], None]) -> Iterator[tuple[st
         try:
             yield listener.getsockname()
         finally:
-            thread.join(SECONDS)
+            thread.join(PATIENCE)
 
 
 def test_a_stream_of_syslog() -> None:
@@ -251,7 +251,7 @@ def collector(
         yield f"{HERE}:{server.server_port}/v1/logs", requests
     finally:
         server.shutdown()
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
         server.server_close()
 
 

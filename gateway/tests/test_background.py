@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.background import repeat
 from pqkeep_gateway.unavailable import UnavailableError
@@ -22,7 +23,7 @@ async def test_a_task_that_fails_is_repeated(caplog: pytest.LogCaptureFixture) -
         succeeded.set()
 
     task = asyncio.create_task(repeat(fail_twice, 0))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await succeeded.wait()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     task.cancel()

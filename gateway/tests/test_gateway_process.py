@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.preloaded import preloaded
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE
 
-SECONDS = 60.0
 SETTINGS = f"""\
 key_service_socket = "keyservice.sock"
 database = "accounts.sqlite3"
@@ -218,7 +218,7 @@ def _start(
 
 def _refusal(process: subprocess.Popen[str]) -> str:
     """Return the single error line of a gateway that does not start."""
-    said, _ = process.communicate(timeout=SECONDS)
+    said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == os.EX_CONFIG, said
     assert said.count("\n") == 1
     return said
@@ -338,9 +338,9 @@ def test_a_gateway_whose_connections_nobody_watches_ends(folder: Path) -> None:
         running = next(line for line in log if "running on" in line)
         address = urlsplit(json.loads(running)["address"])
         assert address.port is not None
-        with socket.create_connection(("127.0.0.1", address.port), SECONDS):
+        with socket.create_connection(("127.0.0.1", address.port), PATIENCE):
             said = log.read()
-    assert process.wait(SECONDS) == os.EX_TEMPFAIL
+    assert process.wait(PATIENCE) == os.EX_TEMPFAIL
     assert "a background task failed, and the process ends" in said
     assert [path.name for path in folder.glob("accounts*")] == ["accounts.sqlite3"]
 
@@ -354,5 +354,5 @@ def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> Non
             assert any("running on" in line for line in log)
             process.send_signal(number)
             log.read()
-        assert process.wait(SECONDS) == 0
+        assert process.wait(PATIENCE) == 0
         assert [path.name for path in folder.glob("accounts*")] == ["accounts.sqlite3"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.fixtures.link import ANY, CLIENT, HOST, SERVER, unchecked
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.key_client import RemoteHost
 from pqkeep_protocol.codec import (
@@ -29,7 +30,6 @@ from pqkeep_protocol.startup.settings import NetworkAddress
 if TYPE_CHECKING:
     from tests.fixtures.link import LinkCa
 
-SECONDS = 60.0
 LOOPBACK = "127.0.0.1"
 
 
@@ -203,7 +203,7 @@ async def _get_nothing(ca: LinkCa, respond: Callable[[bytes], bytes]) -> None:
 
     async with await asyncio.start_server(serve, LOOPBACK, 0) as server:
         address = NetworkAddress(f"{LOOPBACK}:{server.sockets[0].getsockname()[1]}")
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             with pytest.raises(OSError):  # noqa: PT011 - of TLS, or a connection that ends
                 await is_answered(RemoteHost(address, HOST, ca.tls(Role.GATEWAY)))
             await is_over.wait()

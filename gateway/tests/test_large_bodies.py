@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gateway.tests.world import ATTRIBUTION
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal
@@ -188,7 +189,7 @@ async def test_who_gives_up_holds_nobody_up() -> None:
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(result, dict) for result in results] == [False, True] * (MANY // 2)
 

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 from gateway.tests.served import Server
 from starlette.types import Receive, Scope, Send
+from tests.patience import PATIENCE
 
 HEADERS = b"Host: x\r\n\r\n"
 LIST = b"LIST /v1/transit/keys HTTP/1.1\r\n" + HEADERS
@@ -37,7 +38,7 @@ async def _ask(server: Server, *pieces: bytes) -> tuple[list[tuple[str, str]], b
             await loop.sock_sendall(client, piece)
             await asyncio.sleep(0)
         received = b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while received.count(b"HTTP/1.1 ") < _expected(pieces):
                 received += await loop.sock_recv(client, 65536)
         client.close()

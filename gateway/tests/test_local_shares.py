@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.redis import running_valkey
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.local_shares import NO_CHANGES, LocalShares
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
@@ -17,7 +18,6 @@ from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 from pqkeep_gateway.unavailable import UnavailableError
 
 LIMIT = Limit(11, 60)
-SECONDS = 20.0
 
 
 class Valkey:
@@ -67,7 +67,7 @@ async def _admitted(gateway: LocalShares, subject: str = "a") -> int:
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.01)
 

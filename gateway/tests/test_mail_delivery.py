@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import Pepper
@@ -115,7 +116,7 @@ async def test_mail_that_is_stored_wakes_the_delivery(
     monkeypatch.setattr(mail_delivery, "POLL_SECONDS", 0.01)
     delivering = asyncio.create_task(gateways.mail_delivery().run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             for count in range(1, 4):
                 await asyncio.sleep(0.05)
                 await gateways.add()

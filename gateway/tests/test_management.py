@@ -18,6 +18,7 @@ import pytest
 from gateway.tests.world import one_shard
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.principals import AnonymousPrincipal
 from pqkeep_gateway.access.rate_limit import Closeness, Limit
@@ -469,7 +470,7 @@ async def test_a_failure_of_its_watch_ends_the_process(monkeypatch: pytest.Monke
     stopped = asyncio.Event()
     tasks = BackgroundTasks(stopped.set)
     with listening() as listener:
-        async with serving(Setting(FakeParts()).app, listener, tasks), asyncio.timeout(60):
+        async with serving(Setting(FakeParts()).app, listener, tasks), asyncio.timeout(PATIENCE):
             await stopped.wait()
     assert tasks.failed
     await tasks.end()
@@ -647,7 +648,7 @@ async def test_an_end_logs_no_fault(caplog: pytest.LogCaptureFixture) -> None:
     before = asyncio.all_tasks()
     tasks = BackgroundTasks(lambda: None)
     with listening() as listener:
-        async with serving(hangs, listener, tasks), asyncio.timeout(60):
+        async with serving(hangs, listener, tasks), asyncio.timeout(PATIENCE):
             _, writer = await asyncio.open_connection(*listener.getsockname())
             writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await asked.wait()

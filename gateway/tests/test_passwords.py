@@ -11,6 +11,7 @@ import pytest
 from argon2 import PasswordHasher
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import Pepper
@@ -35,7 +36,6 @@ HERE = "192.0.2.7"
 USER, OTHER = (
     User(UserId(uuid4()), TenantId(uuid4()), "", Role.VIEWER, datetime.now(UTC)) for _ in range(2)
 )
-SECONDS = 60.0
 
 
 def with_hash(password_hash: str) -> Account:
@@ -51,7 +51,7 @@ class HeldHasher(PasswordHasher):
         self.go = threading.Event()
 
     def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002
-        assert self.go.wait(SECONDS)
+        assert self.go.wait(PATIENCE)
         return super().verify(hash, password)
 
 
@@ -157,7 +157,7 @@ async def test_a_hash_is_one_user_s(pepper: Pepper) -> None:
 )
 async def test_a_forged_hash_costs_what_any_other_does(pepper: Pepper, forged: str) -> None:
     """A forged hash is refused without extra memory, time or a crash."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         assert not await Passwords(pepper, CHEAP).verify(with_hash(forged), GOOD, HERE)
 
 

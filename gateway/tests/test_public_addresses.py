@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.delivery.public_addresses import (
@@ -188,8 +189,10 @@ def test_a_name_is_resolved_once_and_its_checked_address_is_used(
         resolve = _resolving("127.0.0.2")
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
         here = PublicAddresses(Networks(("127.0.0.2/32",)))
-        deadline = time.monotonic() + 5
-        with here.connect(("hooks.example", port), 5, deadline=deadline, has_tls=False) as opened:
+        deadline = time.monotonic() + PATIENCE
+        with here.connect(
+            ("hooks.example", port), PATIENCE, deadline=deadline, has_tls=False
+        ) as opened:
             assert opened.getpeername() == ("127.0.0.2", port)
         assert resolve.calls == ["hooks.example"]
 

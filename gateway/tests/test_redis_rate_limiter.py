@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 from redis.asyncio import Redis
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
@@ -375,7 +376,7 @@ async def test_a_call_that_cannot_be_sent_keeps_nobody_waiting(
     """A call that cannot be encoded fails its whole batch, but not later ones."""
     await rate_limiter.enter("first", LIMIT)
     calls = (rate_limiter.enter(subject, LIMIT) for subject in ("a", "\ud800"))
-    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE)
     assert {type(item) for item in ended} == {UnicodeEncodeError}
     assert await rate_limiter.enter("a", LIMIT) is None
 

@@ -13,6 +13,7 @@ import uvloop
 from gateway.tests.served import Server
 from starlette.types import Receive, Scope, Send
 from tests.fixtures.certificate import Certificate
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.management.app import open_listener, serving
@@ -24,7 +25,6 @@ HOST = b"Host: 127.0.0.1\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 CHUNKS = b"2\r\n{}\r\n0\r\n\r\n"
 SECOND = b"GET /second HTTP/1.1\r\n" + HOST + b"\r\n"
-SECONDS = 60
 
 
 def _get(line: bytes, headers: bytes = HOST) -> bytes:
@@ -273,7 +273,7 @@ async def _listening(listener: Listener, certificate: Certificate) -> AsyncItera
 async def _ask(listener: Listener, certificate: Certificate, sent: list[bytes]) -> bytes:
     """Return all bytes until the server closes, or the second response ends."""
     tls: ssl.SSLContext | None = certificate.client() if listener == "TLS" else None
-    async with _listening(listener, certificate) as port, asyncio.timeout(SECONDS):
+    async with _listening(listener, certificate) as port, asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
         received = b""
         for piece in sent:

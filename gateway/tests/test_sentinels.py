@@ -15,6 +15,7 @@ import pytest
 from tests.fixtures import processes, unprivileged
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.redis import Sentinels, running_sentinels
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
@@ -22,7 +23,6 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 
 LIMIT = Limit(5, 60)
-SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ async def test_a_replica_is_named(sentinels: Sentinels, password_file: Path) -> 
 
 
 async def _until_counted(limiter: RedisRateLimiter, subject: str) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             await limiter.enter(subject, LIMIT)

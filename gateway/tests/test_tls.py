@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gateway.tests.served import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.fixtures.certificate import Certificate, new_certificate
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
@@ -35,7 +36,6 @@ from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.tls_groups import group_of
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-SECONDS = 60.0
 
 
 def server_hello(group: int, *, share: int) -> bytes:
@@ -114,7 +114,7 @@ def test_a_replaced_certificate_needs_no_signal(tmp_path: Path) -> None:
         await asyncio.sleep(0.02)
         assert tls.session().context is context
         new = new_certificate(tmp_path)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while tls.session().context is context:  # noqa: ASYNC110 - a reload has no event
                 await asyncio.sleep(0.001)
         assert (await ask(server, new.client())).startswith(b"https")
@@ -218,7 +218,7 @@ def serve(server: Server, app: ASGIApp, client: Callable[[], Awaitable[None]]) -
 
     async def run() -> None:
         async with server.serving(app):
-            await asyncio.wait_for(client(), SECONDS)
+            await asyncio.wait_for(client(), PATIENCE)
 
     uvloop.run(run())
 
@@ -371,7 +371,7 @@ def test_an_answer_before_the_body_is_read_after_it(
                 ) as client,
             ):
                 client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n")
-                answered.wait(SECONDS)
+                answered.wait(PATIENCE)
                 for _ in range(20):
                     client.sendall(bytes(100_000))
                 return b"".join(iter(lambda: client.recv(65_536), b""))

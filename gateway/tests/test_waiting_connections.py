@@ -4,9 +4,9 @@ import asyncio
 import socket
 from contextlib import closing
 
-from pqkeep_gateway.process import take_waiting
+from tests.patience import PATIENCE
 
-SECONDS = 60.0
+from pqkeep_gateway.process import take_waiting
 
 
 class Echo(asyncio.Protocol):
@@ -32,7 +32,7 @@ async def test_a_connection_that_was_accepted_is_served_though_no_more_are_taken
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(b"answered?")
         taking = asyncio.create_task(take_waiting([listener], last_connection))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             assert await reader.read() == b"answered?"
         assert taking.cancelled()
         writer.close()

@@ -19,6 +19,7 @@ from standardwebhooks import Webhook as OtherWebhook
 from standardwebhooks.webhooks import WebhookVerificationError
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.webhook_receiver import CLOSED, receiving
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import Pepper
@@ -345,7 +346,7 @@ async def test_slow_and_endless_responses_are_bounded(
         webhook = await gateways.add(receiver.url)
         await gateways.publish()
         delivery = gateways.delivery(seconds=0.2 if status is None else 30)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await delivery.send()
             if threads := delivery._threads:
                 await asyncio.wait(threads)
@@ -418,7 +419,7 @@ async def test_failing_receivers_do_not_starve_a_good_one(
         gateways.now += 10
         await gateways.publish()
         assert await delivery.begin()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while len(receiver.requests) < 2:  # noqa: ASYNC110 - another thread's
                 await asyncio.sleep(0.01)
         assert not await delivery.begin()
@@ -655,7 +656,7 @@ async def test_a_stored_message_wakes_the_delivery(
         await gateways.add(receiver.url)
         running = asyncio.create_task(gateways.delivery().run())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 for count in (1, 2):
                     await gateways.publish()
                     while len(receiver.requests) < count:  # noqa: ASYNC110 - another thread's

@@ -28,6 +28,7 @@ import psycopg
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from tests.fixtures.schema import migrated_database, migrated_file
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.sealing import Sealer
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
 
 Sql = Callable[..., list[Any]]
-SECONDS = 60.0
 ROLE = "pqkeep_keyservice"
 
 
@@ -68,7 +68,7 @@ class InProcessService:
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Execute a request about keys or about the log."""
-        deadline = asyncio.get_running_loop().time() + SECONDS
+        deadline = asyncio.get_running_loop().time() + PATIENCE
         if isinstance(request, Batch):
             results = await self.parts.batches.execute(request, attribution, deadline)
             return cast(R_co, results)

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
+from tests.patience import PATIENCE
 from tests.sampling import later, step
 
 from pqkeep_keyservice.keys.sealing import Sealer
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 KEM = Algorithm.ML_KEM_768
 TENANT = TenantId(uuid4())
 SOMEBODY = Attribution("r", "p", "a", "y")
-SECONDS = 60.0
 TILE = 256
 RECORDS = 600
 """More than two tiles of the tree."""
@@ -304,7 +304,7 @@ def _add_bundle(connection: sa.Connection) -> None:
 
 
 async def _ask(parts: KeyServiceParts, request: AnyRequest) -> Any:
-    deadline = asyncio.get_running_loop().time() + SECONDS
+    deadline = asyncio.get_running_loop().time() + PATIENCE
     return await parts.transactions.execute(request, SOMEBODY, deadline)
 
 

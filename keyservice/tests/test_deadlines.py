@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.crypto.kem import EncapsulationKey
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Sql = Callable[..., list[Any]]
 KEM, SIGNATURE, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F
-SECONDS = 60.0
 
 
 class Watched(KeyMaterial):
@@ -83,7 +83,7 @@ async def test_an_expired_deadline_does_no_work(
 ) -> None:
     """A late request makes no key and no signature. The same request in time does."""
     for algorithm in (KEM, SIGNATURE):
-        await ask(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), SECONDS)
+        await ask(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), PATIENCE)
     before = sql("SELECT * FROM keys ORDER BY algorithm, version")
     processes = multiprocessing.active_children()
     requests: list[AnyRequest] = [
@@ -101,7 +101,7 @@ async def test_an_expired_deadline_does_no_work(
     assert multiprocessing.active_children() == processes
     assert sql("SELECT * FROM keys ORDER BY algorithm, version") == before
     for request in requests:
-        assert not isinstance(await ask(request, SECONDS), ErrorKind)
+        assert not isinstance(await ask(request, PATIENCE), ErrorKind)
     assert material.work == ["generate", "generate", "generate", "sign", "encapsulate"]
 
 
@@ -109,10 +109,10 @@ async def test_a_turn_that_comes_too_late_makes_no_key(
     ask: Ask, material: Watched, database: SqliteDatabase, tenant: TenantId, sql: Sql
 ) -> None:
     """A rotation that times out behind another one makes no key afterwards."""
-    await ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), SECONDS)
+    await ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), PATIENCE)
     rotate = RotateKey(tenant=tenant, algorithm=KEM)
     async with database._lock:  # the disk is busy, so the first one cannot end its turn
-        first = asyncio.create_task(ask(rotate, SECONDS))
+        first = asyncio.create_task(ask(rotate, PATIENCE))
         late = asyncio.create_task(ask(rotate, 0.05))
         await asyncio.sleep(0.1)
         assert material.work == ["generate", "generate"]
@@ -120,7 +120,7 @@ async def test_a_turn_that_comes_too_late_makes_no_key(
     assert await late is ErrorKind.DEADLINE_EXCEEDED
     assert material.work == ["generate", "generate"]
     assert sql("SELECT max(version) FROM keys") == [(2,)]
-    assert (await ask(rotate, SECONDS)).key.version == 3
+    assert (await ask(rotate, PATIENCE)).key.version == 3
 
 
 async def test_who_waits_for_a_turn_is_answered_at_the_deadline(
@@ -128,7 +128,7 @@ async def test_who_waits_for_a_turn_is_answered_at_the_deadline(
 ) -> None:
     """A change behind a slow one gets DEADLINE_EXCEEDED at its deadline."""
     generate = GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None)
-    slow = asyncio.create_task(ask(generate, SECONDS))  # a process has to start first
+    slow = asyncio.create_task(ask(generate, PATIENCE))  # a process has to start first
     late = asyncio.create_task(ask(generate, 0.05))
     done, _ = await asyncio.wait([slow, late], return_when=asyncio.FIRST_COMPLETED)
     assert (await slow).key.version == 1

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.live import encapsulation_workers
@@ -45,7 +46,6 @@ Sql = Callable[..., list[Any]]
 ONE = KeyVersion(1)
 KEM = Algorithm.ML_KEM_768
 MANY = 20
-SECONDS = 30.0
 
 
 def batch(tenant: TenantId, requests: Sequence[ItemRequest]) -> Batch:
@@ -94,7 +94,7 @@ async def made_elsewhere(
     encapsulated = workers.encapsulate
     public_key = KEMS[KEM].generate().public_bytes()
     now = asyncio.get_running_loop().time
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not await encapsulated(owner, now() + 1, KEM, public_key, 1):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     numbers: list[int] = []
@@ -247,7 +247,7 @@ async def test_a_worker_that_died_is_done_without_and_replaced(
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while made_elsewhere[-1:] != [MANY]:
             requests = [encapsulate(owner)] * MANY
             done = (await keys.execute(batch(owner, requests), attribution)).results
@@ -293,7 +293,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_elses(
 
     def begin(public_key: bytes) -> asyncio.Task[Any]:
         return loop.create_task(
-            workers.encapsulate(owner, loop.time() + SECONDS, KEM, public_key, MANY)
+            workers.encapsulate(owner, loop.time() + PATIENCE, KEM, public_key, MANY)
         )
 
     (worker,) = running_workers()

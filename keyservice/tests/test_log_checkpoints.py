@@ -18,6 +18,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from pqcrypto.sign import slh_dsa_sha2_128s
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.audit.checkpoint_signer import RECORDS
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -41,7 +42,6 @@ BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=Tru
 Sql = Callable[..., list[Any]]
 ML_DSA, SLH_DSA = Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S
 CONTEXT = b"pqkeep/v1/audit-checkpoint"
-SECONDS = 60.0
 DAY = 24 * 3600 * 1_000_000
 
 
@@ -100,7 +100,7 @@ class Signer:
 
     async def until_signed(self, size: int, algorithm: Algorithm = ML_DSA) -> Checkpoint:
         """Wait for a checkpoint of at least some size."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for checkpoint in await self.listed(after=size - 1, algorithm=algorithm):
                     return checkpoint
@@ -133,7 +133,7 @@ async def test_a_checkpoint_verifies_with_its_public_key(
     checkpoint = await signer.sign(algorithm)
     _, tree = await service.parts.store.frontier()
     assert (checkpoint.size, checkpoint.root) == (4, tree.root())  # three, and the key's making
-    assert abs(time.time_ns() // 1000 - checkpoint.at_us) < SECONDS * 1_000_000
+    assert abs(time.time_ns() // 1000 - checkpoint.at_us) < PATIENCE * 1_000_000
     key = await signer.key(algorithm, checkpoint.key_version)
     text = signed(checkpoint)
     assert is_good(checkpoint, key, text)
@@ -244,7 +244,7 @@ async def test_the_notary_goes_on_after_a_failure(
     with caplog.at_level(logging.ERROR), closing(sqlite3.connect(database_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         async with running(service):
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 while "the database cannot be" not in caplog.text:  # noqa: ASYNC110 - of a log
                     await asyncio.sleep(0.02)
             assert await signer.listed() == ()
@@ -268,7 +268,7 @@ async def test_other_failures_are_logged(
     await service.parts.store.commit([(new_record(tenant), None)])
     with caplog.at_level(logging.ERROR), monkeypatch.context() as patch:
         patch.setattr(service.parts.checkpoint_signer, "sign", refuse)
-        async with running(service), asyncio.timeout(SECONDS):
+        async with running(service), asyncio.timeout(PATIENCE):
             while "could not be signed" not in caplog.text:  # noqa: ASYNC110 - of a log
                 await asyncio.sleep(0.02)
             patch.undo()

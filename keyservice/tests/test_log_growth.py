@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
@@ -167,7 +168,7 @@ async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer,
 
 async def _until_back(database: Database) -> None:
     """Wait for the new session after a failed one."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(DatabaseUnavailableError):
                 return await database.read(lambda _: None)

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from tests.fixtures.postgresql import PASSWORD
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
@@ -47,7 +48,6 @@ pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
 KEM = Algorithm.ML_KEM_768
-SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))
 
 
@@ -63,7 +63,7 @@ def one(connection: sa.Connection) -> object:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition is true."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - it happens elsewhere
             await asyncio.sleep(0.01)
 

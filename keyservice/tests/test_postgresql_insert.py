@@ -12,6 +12,7 @@ from uuid import UUID
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
-SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))
 COUNT = "SELECT count(*) FROM audit_records"
 WAITS = (
@@ -144,7 +144,7 @@ async def test_an_epoch_that_is_about_to_begin_is_waited_for(
     with closing(psycopg.connect(location.url.replace("+psycopg", "", 1))) as other:
         other.execute("UPDATE service_epoch SET epoch = epoch + 1")
         inserting = asyncio.create_task(database.insert(lambda: of(row(1))))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while not await asyncio.to_thread(sql, WAITS):  # noqa: ASYNC110 - it happens elsewhere
                 await asyncio.sleep(0.01)
         getattr(other, ends)()

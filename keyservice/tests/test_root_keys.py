@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.crypto.secret import Secret
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 KEM, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.SLH_DSA_SHA2_128F
 RELOAD = ReloadRootKeys(tenant=INSTALLATION)
 RENEWED = RootKeys(in_use=(2,), remaining=0, damaged=0)
-SECONDS = 60.0
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -103,7 +103,7 @@ async def renewing(rotation: RootKeyRotation) -> AsyncIterator[None]:
 
 async def renew(rotation: RootKeyRotation) -> None:
     """Return when only the second root key is in use."""
-    async with renewing(rotation), asyncio.timeout(SECONDS):
+    async with renewing(rotation), asyncio.timeout(PATIENCE):
         while await rotation.reload(RELOAD) != RENEWED:  # noqa: ASYNC110 - as the command asks
             await asyncio.sleep(0.01)
 
@@ -403,7 +403,7 @@ async def test_a_damaged_key_does_not_hold_up_the_others(
     expected = RootKeys(in_use=(1, 2), remaining=1, damaged=1)
     async with serving() as service:
         rotation = service.parts.root_keys
-        async with renewing(rotation), asyncio.timeout(SECONDS):
+        async with renewing(rotation), asyncio.timeout(PATIENCE):
             while await rotation.reload(RELOAD) != expected:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
     resealed = "SELECT algorithm FROM keys WHERE substr(sealed_seed, 2, 1) = ? ORDER BY algorithm"

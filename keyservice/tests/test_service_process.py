@@ -27,6 +27,7 @@ import pytest
 from tests.fixtures import processes
 from tests.fixtures.preloaded import start_forked
 from tests.fixtures.processes import Process
+from tests.patience import PATIENCE
 
 import pqkeep_keyservice
 from pqkeep_protocol.algorithms import Algorithm
@@ -58,7 +59,6 @@ from pqkeep_protocol.messages import (
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
-SECONDS = 60.0
 ASKED = 64
 """Lists of 61 keys: several times the size of the buffers of sockets and client."""
 NOBODY = 65534
@@ -81,7 +81,7 @@ class Client:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(SECONDS)
+        self.socket.settimeout(PATIENCE)
         try:
             self.socket.connect(str(path))
         except OSError:
@@ -147,7 +147,7 @@ class Installation:
     def serve(self, *, is_forked: bool = True) -> Process:
         """Start the process, and wait until it responds."""
         process = self.start(is_forked=is_forked)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and process.poll() is None:
             with suppress(OSError), closing(Client(self.socket)) as client:
                 client.send(Ping(1))
@@ -159,7 +159,7 @@ class Installation:
     def stop(self, process: Process) -> str:
         """Kill the process if it runs, and return its output."""
         process.kill()
-        process.wait(SECONDS)
+        process.wait(PATIENCE)
         return self.output.read_text()
 
 
@@ -250,7 +250,11 @@ def test_hardening_makes_a_process_undumpable() -> None:
         "print(before, dumpable(), resource.getrlimit(resource.RLIMIT_CORE), oct(os.umask(0)))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SECONDS
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     assert result.stdout == "1 0 (0, 0) 0o77\n"
 
@@ -264,7 +268,7 @@ def test_another_user_is_turned_away(installation: Installation) -> None:
         "import os, socket, sys\n"
         "os.setgid(65534), os.setuid(int(sys.argv[2]))\n"
         "peer = socket.socket(socket.AF_UNIX)\n"
-        "peer.settimeout(10)\n"
+        f"peer.settimeout({PATIENCE})\n"
         "peer.connect(sys.argv[1])\n"
         "try:\n"
         "    peer.sendall(bytes.fromhex(sys.argv[3]))\n"
@@ -278,13 +282,13 @@ def test_another_user_is_turned_away(installation: Installation) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
         ).stdout.strip()
         for user in (str(NOBODY), "0")
     ]
     assert got == ["b''", repr(bytes(encode(Pong(1))))]
     process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     assert f'"user": {NOBODY}' in installation.stop(process)
 
 
@@ -306,7 +310,7 @@ def test_an_orderly_end(installation: Installation) -> None:
         sent.result()
     signed = [frame.id for frame in got if isinstance(frame, Answer)]
     assert sorted(signed) == list(range(100))
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     said = installation.stop(process)
     assert "stopping" in said
     assert "Traceback" not in said
@@ -333,7 +337,7 @@ def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
         got = [frame for frame in client.receive() if isinstance(frame, Answer)]
     assert [frame.id for frame in got] == list(range(ASKED))
     assert {len(getattr(frame.result, "keys", ())) for frame in got} == {61}
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     said = installation.stop(process)
     assert "stopping" in said
     assert "Traceback" not in said
@@ -357,7 +361,7 @@ def test_what_runs_beside_requests_goes_on_until_they_are_answered(
         client.send(*(call(number, everything) for number in range(ASKED)))
         responses = client.receive()
         next(responses)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         asked = "SELECT count(*) FROM audit_records WHERE operation = 'list-keys'"
         while database.execute(asked).fetchone() != (
             ASKED,
@@ -372,7 +376,7 @@ def test_what_runs_beside_requests_goes_on_until_they_are_answered(
             time.sleep(0.05)
         assert process.poll() is None
         assert len([*responses]) == ASKED - 1
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_who_does_not_read_is_not_read(running: Running) -> None:
@@ -387,11 +391,11 @@ def test_who_does_not_read_is_not_read(running: Running) -> None:
             while sent < len(frames):
                 sent += client.socket.send(frames[sent:])
         assert sent < len(frames)
-        client.socket.settimeout(SECONDS)
+        client.socket.settimeout(PATIENCE)
         rest = threading.Thread(target=client.socket.sendall, args=(frames[sent:],))
         rest.start()
         got = [pong.id - 2**40 for _, pong in zip(range(count), client.receive(), strict=False)]
-        rest.join(SECONDS)
+        rest.join(PATIENCE)
     assert got == list(range(count))
 
 
@@ -401,7 +405,7 @@ def test_an_idle_process_ends_at_once(number: signal.Signals, installation: Inst
     process = installation.serve()
     with closing(Client(installation.socket)):
         process.send_signal(number)
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> None:
@@ -418,7 +422,7 @@ def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> No
             acknowledged.append(frame.result.key)  # type: ignore[union-attr]  # of a rotation
             if len(acknowledged) == 15:
                 process.kill()
-    process.wait(SECONDS)
+    process.wait(PATIENCE)
     installation.serve()
     with closing(Client(installation.socket)) as client:
         listed = client.ask(ListKeys(tenant=TENANT, algorithm=KEM, status=None)).keys
@@ -439,7 +443,7 @@ def refused(
 ) -> str:
     """Start a process that must refuse to start, and return its output."""
     process = installation.start(is_forked=is_forked)
-    ended = process.wait(SECONDS)
+    ended = process.wait(PATIENCE)
     said = installation.output.read_text()
     assert ended == status, said
     assert "Traceback" not in said
@@ -468,7 +472,7 @@ def test_without_settings_it_says_how_it_is_used() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )
     assert result.returncode == 2
     assert result.stderr.startswith("usage: python -m pqkeep_keyservice [-h] settings\n")
@@ -489,7 +493,7 @@ def test_a_failed_self_test_ends_the_process(installation: Installation) -> None
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         env={**os.environ, "PYTHONPATH": str(copy.parent)},
     )
     assert result.returncode == os.EX_SOFTWARE
@@ -518,7 +522,7 @@ def test_a_failed_background_task_ends_the_process(installation: Installation) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )
     assert result.returncode == os.EX_TEMPFAIL
     assert "a background task failed, and the process ends" in result.stderr
@@ -531,13 +535,13 @@ def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) 
     with closing(Client(installation.socket)) as client:
         client.ask(generate(KEM))
     database = installation.folder / "keys.sqlite3"
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     with closing(sqlite3.connect(database)) as connection:
         while not connection.execute("SELECT 1 FROM audit_checkpoints").fetchall():
             assert time.monotonic() < deadline
             time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE audit_records SET outcome = 'x' WHERE id = 1")
     before = database.read_bytes()
@@ -549,7 +553,7 @@ def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
     """With another root key than the database's, the process does not start and says why."""
     process = installation.serve()
     process.send_signal(signal.SIGTERM)
-    process.wait(SECONDS)
+    process.wait(PATIENCE)
     installation.put_root_key()
     assert "the root key is not the one that sealed this database's keys" in refused(installation)
 
@@ -614,7 +618,7 @@ def test_without_room_for_semaphores_it_says_so(installation: Installation) -> N
         ],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
     assert ended.returncode == os.EX_CONFIG, ended.stderr
@@ -626,7 +630,7 @@ def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Ins
     """A disk too full for a new root key's row gives status 75 and one message."""
     process = installation.serve()
     process.send_signal(signal.SIGTERM)
-    process.wait(SECONDS)
+    process.wait(PATIENCE)
     with closing(sqlite3.connect(installation.folder / "keys.sqlite3")) as connection, connection:
         connection.execute("CREATE INDEX fill ON root_keys (zeroblob(id * 1048576))")
     (installation.folder / "root-2.key").write_bytes(os.urandom(32))

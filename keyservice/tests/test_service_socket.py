@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 from msgspec import structs
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.keys.changes import KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
@@ -110,7 +111,6 @@ if TYPE_CHECKING:
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
-SECONDS = 60.0
 GENERATE = GenerateKey(tenant=TENANT, algorithm=SIGNATURE, quota=None)
 SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 
@@ -137,7 +137,7 @@ class Client:
         self._writer.write(b"".join(parts))
         await self._writer.drain()
 
-    async def receive(self, count: int, seconds: float = SECONDS) -> list[ToGateway | Unreadable]:
+    async def receive(self, count: int, seconds: float = PATIENCE) -> list[ToGateway | Unreadable]:
         """Return ``count`` frames, or fewer if the connection ends earlier."""
         async with asyncio.timeout(seconds):
             while len(self._frames) < count:
@@ -151,7 +151,7 @@ class Client:
 
     async def is_hung_up(self) -> bool:
         """Return whether the other side ends the connection without another frame."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             try:
                 return await self._reader.read() == b"" and not self._frames
             except ConnectionError:
@@ -198,7 +198,7 @@ async def server(
     started = new_server(service)
     await started.listen(gateway_listener(socket_path))
     yield started
-    await started.drain(SECONDS)
+    await started.drain(PATIENCE)
 
 
 @pytest.fixture
@@ -538,7 +538,7 @@ async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
     await client.send(*(call(number, rotate) for number in range(20)))
     await client.close()
     other: Client = await connect()
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     version = 0
     while version < 21 and time.monotonic() < deadline:
         await other.send(call(2, SIGN))
@@ -558,7 +558,7 @@ async def test_drain_finishes_what_has_begun(
     begun = []
     while Pong(1000) not in begun:  # now the server has read them all
         begun += await client.receive(1)
-    drained = asyncio.create_task(server.drain(SECONDS))
+    drained = asyncio.create_task(server.drain(PATIENCE))
     await asyncio.sleep(0)
     await client.send(call(2000, SIGN))
     got = begun + await client.receive(52 - len(begun))
@@ -653,7 +653,7 @@ async def test_who_never_reads_does_not_hold_the_end_up(
     await asyncio.sleep(0.2)
     started = time.monotonic()
     await server.drain(0.5)
-    assert 0.4 < time.monotonic() - started < SECONDS
+    assert 0.4 < time.monotonic() - started < PATIENCE
     got = await client.receive(4)  # it is still there for whoever reads at last
     assert [frame.id for frame in got if isinstance(frame, Answer)] == list(range(4))
     assert await client.is_hung_up()
@@ -739,7 +739,7 @@ def test_only_a_socket_gives_way_to_the_socket(
         try:
             await server.listen(gateway_listener(socket_path))
         finally:
-            await server.drain(SECONDS)
+            await server.drain(PATIENCE)
 
     with pytest.raises(ConfigError, match=f"cannot serve on {socket_path}"):
         asyncio.run(listen())

@@ -13,6 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.crypto.secret import Secret
@@ -47,7 +48,6 @@ pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
 Open = Callable[[], Awaitable[FencedDatabase]]
-SECONDS = 60.0
 KEM = Algorithm.ML_KEM_768
 TENANT = TenantId(UUID(int=7))
 KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
@@ -59,7 +59,7 @@ ROOT_KEY = {"id": 9, "check_value": b"", "added_at_us": 1}
 
 async def until(condition: Callable[[], bool], meanwhile: Callable[[], object] = int) -> None:
     """Wait until a condition is true, and call a function in between."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.to_thread(meanwhile)
             await asyncio.sleep(0.01)
@@ -255,7 +255,7 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
             stack.callback(part.close)
             tasks.append(await running(part.activation))
             stack.callback(tasks[-1].cancel)
-        deadline = asyncio.get_running_loop().time() + SECONDS
+        deadline = asyncio.get_running_loop().time() + PATIENCE
 
         async def run(service: KeyServiceParts, request: Any) -> Any:
             return await service.transactions.execute(request, WHO, deadline)

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 from keyservice.tests.test_key_import import wrap
 from keyservice.tests.test_legacy_keys import CANARY, OAEP_256, P_256, document, sealed, signed
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice import moves
 from pqkeep_keyservice.crypto.secret import Secret
@@ -111,7 +112,6 @@ KEM, OTHER_KEM, ML_DSA = Algorithm.ML_KEM_768, Algorithm.X_WING, Algorithm.ML_DS
 NAMED = "payments.cards"
 EAST, WEST = "east", "west"
 MOVED_IN = "tenant-moved-in"
-SECONDS = 60.0
 ATTRIBUTION = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 TEXT = b"text"
 SMALL_PART = 700
@@ -163,7 +163,7 @@ class Shard:
 
     async def ask(self, request: Any) -> Any:
         """Execute a gateway's request."""
-        deadline = asyncio.get_running_loop().time() + SECONDS
+        deadline = asyncio.get_running_loop().time() + PATIENCE
         if isinstance(request, Batch):
             return await self.parts.batches.execute(request, ATTRIBUTION, deadline)
         if not hasattr(request, "operation") or isinstance(request, ListRecords):
@@ -1017,7 +1017,7 @@ async def take_over(database: Database, location: Location) -> None:
     """End the holder's session like a standby, and wait for the next epoch."""
     before = database.writer.epoch
     location.sql("SELECT pg_terminate_backend(backend_pid) FROM service_epoch")
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while database.writer.epoch in {0, before}:  # noqa: ASYNC110 - it happens elsewhere
             await asyncio.sleep(0.01)
 

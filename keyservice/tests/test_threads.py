@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.threads import Threads
 
@@ -73,7 +74,7 @@ async def test_a_cancelled_caller_disturbs_nobody(thread: Threads) -> None:
     ended: list[int] = []
 
     def work() -> None:
-        may_end.wait(60)
+        may_end.wait(PATIENCE)
         ended.append(1)
 
     cancelled = asyncio.create_task(thread.run(work))
@@ -91,7 +92,7 @@ def test_it_outlives_an_event_loop() -> None:
     may_end = threading.Event()
 
     async def leave() -> None:
-        task = asyncio.create_task(thread.run(lambda: may_end.wait(60)))
+        task = asyncio.create_task(thread.run(lambda: may_end.wait(PATIENCE)))
         await asyncio.sleep(0)
         task.cancel()
 

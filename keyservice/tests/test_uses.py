@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keyservice.tests.test_appended_counts import RECORDS, TENANTS, save_checkpoint
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -230,7 +231,7 @@ async def test_what_a_failed_checkpoint_counted_is_counted_again(store: KeyStore
     sql("ALTER TABLE hidden RENAME TO operation_counts")
     if writer.epoch != epoch:  # on a server, the session of the failed transaction is given up
         if not writer.epoch:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 await writes_again.wait()
         await store.check()
     await save_checkpoint(store)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.codec import (
     TO_KEY_SERVICE,
@@ -18,7 +19,6 @@ from pqkeep_protocol.codec import (
     encode,
 )
 
-SECONDS = 60.0
 COUNT = 60_000
 
 
@@ -69,7 +69,7 @@ async def connect() -> AsyncIterator[Connect]:
     yield new
     for peer, end in opened:
         peer.close()
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             await end.over.wait()
 
 
@@ -107,7 +107,7 @@ async def test_a_frame_with_an_unreadable_rest_ends_nothing(connect: Connect) ->
     )
     expected = b"".join(encode(Pong(number)) for number in (1, 2, 3))
     got = b""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while len(got) < len(expected):
             got += await loop.sock_recv(peer, 100)
     assert got == expected
@@ -175,7 +175,7 @@ async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, pati
     loop = asyncio.get_running_loop()
     frames = b"".join(encode(Ping(2**40 + number)) for number in range(COUNT))
     sending = asyncio.create_task(loop.sock_sendall(peer, frames))
-    await asyncio.wait([sending], timeout=SECONDS if patient else 0.5)
+    await asyncio.wait([sending], timeout=PATIENCE if patient else 0.5)
     assert sending.done() == patient
     if not patient:
         stopped = len(end.frames)
@@ -183,7 +183,7 @@ async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, pati
         assert len(end.frames) == stopped < COUNT
     expected = b"".join(encode(Pong(2**40 + number)) for number in range(COUNT))
     got = bytearray()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while len(got) < len(expected):
             got += await loop.sock_recv(peer, 2**20)
         await sending
@@ -200,5 +200,5 @@ async def test_what_is_sent_in_one_turn_goes_out_together(connect: Connect) -> N
     with pytest.raises(BlockingIOError):
         peer.recv(1)
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         assert await loop.sock_recv(peer, 65_536) == b"".join(map(encode, frames))

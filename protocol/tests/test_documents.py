@@ -55,7 +55,7 @@ def test_json_that_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_TOML)
 def test_toml_that_is_refused(name: str, tmp_path: Path) -> None:
     """The document is refused at once. A settings file with it is refused by name."""
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(MalformedDocumentError):
         decode_toml(NOT_TOML[name], dict[str, Any])
     file = tmp_path / "settings.toml"
@@ -63,7 +63,7 @@ def test_toml_that_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         read_toml(file)
     assert str(refused.value).startswith(f"{file}: ")
-    assert time.monotonic() - began < 60
+    assert time.process_time() - began < 60
 
 
 @pytest.mark.threat("gateway-user")
@@ -72,10 +72,10 @@ def test_toml_that_is_refused(name: str, tmp_path: Path) -> None:
 )
 def test_a_large_settings_file_is_read_at_once(unit: str) -> None:
     """A file of 1 MiB is decoded or refused in time linear in its size."""
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(MalformedDocumentError):
         decode_toml("# " + unit * (MAX_SETTINGS // len(unit)) + "\n=", dict[str, Any])
-    assert time.monotonic() - began < 60
+    assert time.process_time() - began < 60
 
 
 def test_what_is_decoded() -> None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from tests.fixtures.link import ANY, HOST
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.link import Identity, LinkTls, Role, _check_own_group, _check_peers_group
 from pqkeep_protocol.startup.settings import ConfigError
@@ -132,7 +133,7 @@ async def test_replaced_files_are_taken_over_without_a_signal(
     running = asyncio.create_task(tls.run())
     for days in (200, 100):
         link_ca.identity(Role.KEY_SERVICE, days=days, name="own")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while tls.days_left != days - 1:  # noqa: ASYNC110 - a reload has no event
                 await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)

@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.startup.logs import (
     MAX_EVENTS,
@@ -41,7 +42,7 @@ def run(form: str, stderr: int = subprocess.PIPE) -> str:
         [sys.executable, "-I", "-c", PROGRAM.format(form=form)],
         stderr=stderr,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return (ended.stderr or b"").decode()
 
@@ -119,7 +120,10 @@ _LOG.info("connected to another", shard="c")
 def test_lines_say_which_of_several_processes_wrote_them() -> None:
     """Each line has the fields that name its process. An event's own fields win."""
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", WHICH_PROGRAM], stderr=subprocess.PIPE, check=True, timeout=60
+        [sys.executable, "-I", "-c", WHICH_PROGRAM],
+        stderr=subprocess.PIPE,
+        check=True,
+        timeout=PATIENCE,
     )
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     assert [(line["gateway"], line["shard"]) for line in lines] == [(3, "b"), (3, "c")]
@@ -147,7 +151,7 @@ def test_one_event_cannot_fill_the_log() -> None:
         [sys.executable, "-I", "-c", REPEATING_PROGRAM],
         stderr=subprocess.PIPE,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     assert len(lines) <= 2 * 2 * MAX_LINES + 1

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.patience import PATIENCE
 
 PROGRAM = """
 import resource, sys
@@ -25,7 +26,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def faults(mode: str) -> int:
     """Return the page faults of a process that uses the same memory 50 times."""
     command = [sys.executable, "-c", PROGRAM, mode]
-    return int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    return int(subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE).stdout)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
@@ -54,4 +55,4 @@ assert found() is None
 
 def test_cycles_are_found_though_later() -> None:
     """A cycle survives some younger objects, and is freed after YOUNG of them."""
-    subprocess.run([sys.executable, "-c", COLLECTING], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", COLLECTING], check=True, timeout=PATIENCE)

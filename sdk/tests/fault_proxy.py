@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
 
+from tests.patience import PATIENCE
+
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: closing resets the connection."""
-WAIT_SECONDS = 60.0
 END_OF_HEAD = b"\r\n\r\n"
 
 
@@ -135,11 +136,11 @@ class FaultProxy:
         """Return the service's complete response."""
         head, _, body = seen.raw.partition(END_OF_HEAD)
         lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection")]
-        with socket.create_connection(self._upstream, WAIT_SECONDS) as service:
+        with socket.create_connection(self._upstream, PATIENCE) as service:
             service.sendall(b"\r\n".join([*lines, b"Connection: close"]) + END_OF_HEAD + body)
             return b"".join(iter(lambda: service.recv(65536), b""))
 
-    def until_gone(self, client: socket.socket, seconds: float = WAIT_SECONDS) -> bool:
+    def until_gone(self, client: socket.socket, seconds: float = PATIENCE) -> bool:
         """Wait for the client to give up; return True if it did in time."""
         client.settimeout(seconds)
         try:
@@ -162,7 +163,7 @@ class FaultProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(WAIT_SECONDS)
+            thread.join(PATIENCE)
 
     def _start(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, daemon=True)
@@ -182,7 +183,7 @@ class FaultProxy:
             if self._tls is not None:
                 client = self._tls.wrap_socket(client, server_side=True)
             with client:
-                client.settimeout(WAIT_SECONDS)
+                client.settimeout(PATIENCE)
                 seen = _read(client)
                 if seen is not None:
                     self.handle(client, seen)

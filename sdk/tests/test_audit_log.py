@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep import (
     AuditRecord,
@@ -22,7 +23,6 @@ from pqkeep import (
 from pqkeep.audit import verify
 
 KEM = "Kyber768"
-CHECKPOINT_SECONDS = 60.0
 Connect = Callable[..., Client]
 Answer = Callable[..., str]
 
@@ -43,7 +43,7 @@ def numbers(records: Iterator[AuditRecord]) -> list[int]:
 
 def proven(client: Client, record: AuditRecord) -> InclusionProof:
     """Return a record's proof, once a checkpoint covers it."""
-    deadline = time.monotonic() + CHECKPOINT_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             return client.audit.proof(record.id)

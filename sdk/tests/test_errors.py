@@ -7,6 +7,7 @@ from contextlib import closing
 from uuid import UUID, uuid4
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep import (
     AuthenticationError,
@@ -65,7 +66,9 @@ def test_too_many_requests(connect: Connect, operator: Client, base_url: str) ->
     """Too many requests raise RateLimitError with the seconds to wait."""
     tenant = operator.tenants.create(f"test {uuid4()}")
     operator.tenants.update(tenant.id, requests_per_minute=2)
-    client = connect(base_url, operator.api_keys.create(tenant.id).api_key, timeout=20, retries=1)
+    client = connect(
+        base_url, operator.api_keys.create(tenant.id).api_key, timeout=PATIENCE, retries=1
+    )
     assert client.keys.list() == client.keys.list() == ()
     with pytest.raises(RateLimitError) as caught:
         client.keys.list()

@@ -22,6 +22,7 @@ from sdk.tests.fault_proxy import (
     trickle,
     trickled_head,
 )
+from tests.patience import PATIENCE
 
 from pqkeep import (
     AsyncClient,
@@ -214,18 +215,18 @@ def test_deadline(connect: Connect, proxy: FaultProxy, idle_api_key: str, fault:
     began = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         client.audit.keys()
-    assert 1.5 <= time.monotonic() - began < 60
+    assert 1.5 <= time.monotonic() - began < PATIENCE
     assert len(proxy.seen) == 1
 
 
 def test_deadline_of_all_attempts(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
     """All attempts share one deadline. An attempt that would miss it is not begun."""
     proxy.faults += [refused(503, "ERR_SERVICE_001", "Retry-After: 300")] * 9
-    client = connect(proxy.url, idle_api_key, timeout=30.0, retries=9)
+    client = connect(proxy.url, idle_api_key, timeout=PATIENCE, retries=9)
     began = time.monotonic()
     with pytest.raises(OutOfServiceError) as caught:
         client.keys.list()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < PATIENCE
     assert (caught.value.retry_after, len(proxy.seen)) == (300, 1)
 
 

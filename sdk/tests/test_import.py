@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.patience import PATIENCE
 
 import pqkeep
 
@@ -17,7 +18,7 @@ def loaded(statement: str) -> set[str]:
     """Return the modules that a statement loads."""
     program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
+        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=PATIENCE
     )
     return set(json.loads(ended.stdout))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.patience import PATIENCE
 from tests.sampling import fast_algorithms_first
 
 from pqkeep.errors import how_to_install
@@ -98,7 +99,7 @@ def test_without_the_extra(missing: str, algorithm: str, extra: str) -> None:
         "except ImportError as error: print(error)"
     )
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
+        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=PATIENCE
     )
     said = f"{algorithm} cannot be verified here: {how_to_install(extra)}"
     assert ended.stdout.decode().strip() == said

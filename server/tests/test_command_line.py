@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.processes import PQKEEPD
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, initialise
@@ -29,7 +30,7 @@ def run_program(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return ended.returncode, ended.stdout + ended.stderr

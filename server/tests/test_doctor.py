@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.unprivileged import UID, own_folder
+from tests.patience import PATIENCE
 from typer.testing import CliRunner
 
 from pqkeep_gateway import config
@@ -269,7 +270,7 @@ def test_a_warning_is_a_sentence(
         [*pqkeepd_command, *command.format(layout.directory).split()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert str(expired.path) in ended.stdout + ended.stderr

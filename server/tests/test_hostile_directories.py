@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.data_lock import LOCK_FILE, locked
@@ -81,7 +82,7 @@ def test_a_command_that_changes_settings_waits_for_nobody(
         os.mkfifo(folder / "settings.toml")
     program = "from pqkeep_server.cli import app; app()"
     words = [sys.executable, "-c", program, "shard", *command, "--data", str(tmp_path)]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 1
     assert f"{layout.gateway_settings} is not a regular file" in ended.stderr
 
@@ -121,7 +122,7 @@ def test_a_check_as_the_user_has_nothing_of_roots() -> None:
                 env={**os.environ, "OF_ROOT": "secret"},
                 stdin=terminal,
                 start_new_session=True,
-                timeout=60,
+                timeout=PATIENCE,
                 check=True,
             )
         finally:

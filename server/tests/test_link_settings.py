@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.link import Identity, Role
 from pqkeep_protocol.startup.settings import ConfigError
@@ -85,7 +86,7 @@ def test_the_command_warns_of_expiry(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert ended.stdout == f"{file}: valid settings of the gateway\n"
     assert EXPIRES_SOON in ended.stderr

@@ -18,13 +18,11 @@ from tests.fixtures import unprivileged
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.processes import HOST
 from tests.fixtures.two_users import pqkeepd_program
+from tests.patience import PATIENCE
 from tests.sampling import sampled
 
 from pqkeep_server.initialise import Layout, Stores, initialise
 
-SECONDS = 150
-HANG_SECONDS = 90
-"""A minute, plus the start of three programs on a busy machine."""
 TENANT = "00000000-0000-4000-8000-000000000001"
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS {} FROM c"
 
@@ -198,7 +196,9 @@ def template(
     folder = tmp_path_factory.mktemp("template")
     initialise(Layout(folder / "data"), "operator", signup="operator")
     halves = ("--private", folder / "private", "--public", folder / "public")
-    subprocess.run([*pqkeepd_command, "recovery-key", "create", *halves], check=True, timeout=60)
+    subprocess.run(
+        [*pqkeepd_command, "recovery-key", "create", *halves], check=True, timeout=PATIENCE
+    )
     return folder
 
 
@@ -222,7 +222,7 @@ def _problems(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         said = ended.stdout + ended.stderr
@@ -283,7 +283,7 @@ def test_a_command_has_a_time_limit(tmp_path: Path) -> None:
         [sys.executable, "-c", program, fifo],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert ended.returncode == 1
@@ -314,7 +314,7 @@ def live(
         shutil.copy(template / half, folder)
     with running(folder, is_forked=False) as installation:
         words = COMMANDS["backup"].format(data=installation.data, own=folder).split()
-        subprocess.run([*pqkeepd_command, *words], check=True, timeout=SECONDS)
+        subprocess.run([*pqkeepd_command, *words], check=True, timeout=PATIENCE)
         yield installation
 
 
@@ -333,7 +333,7 @@ def test_an_installation_that_runs_is_left_alone(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
     said = ended.stdout + ended.stderr
@@ -362,7 +362,7 @@ def test_another_user_is_told(template: Path) -> None:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=SECONDS,
+                timeout=PATIENCE,
                 check=False,
             )
             said = (ended.stdout + ended.stderr).strip()
@@ -390,7 +390,7 @@ def test_a_peer_that_hangs_is_named(tmp_path: Path, pqkeepd_command: Sequence[st
             running[name] = subprocess.Popen(
                 [*pqkeepd_command, *words], stderr=subprocess.PIPE, text=True
             )
-        deadline = time.monotonic() + HANG_SECONDS
+        deadline = time.monotonic() + PATIENCE
         for name, process in running.items():
             _, said = process.communicate(timeout=deadline - time.monotonic())
             assert process.returncode == 1, said

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_server.programs import Program
 from pqkeep_server.supervise import FatalExitError, Supervisor
 
-SECONDS = 60.0
 SOURCE = """
 import os, signal, sys, time
 
@@ -80,7 +80,7 @@ class Stage:
 
     async def until(self, condition: Callable[[list[tuple[str, str, int]]], bool]) -> None:
         """Wait until the log has an event."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while not condition(self.events()):  # noqa: ASYNC110 - another process writes the log
                 await asyncio.sleep(0.01)
 
@@ -112,7 +112,7 @@ async def test_they_are_stopped_in_reverse(stage: Stage) -> None:
     await stage.until(lambda events: len(events) == 3)
     assert supervisor.pids() == {name: pid for name, _, pid in stage.events()}
     stop.set()
-    await asyncio.wait_for(running, SECONDS)
+    await asyncio.wait_for(running, PATIENCE)
     stopped = [name for name, what, _ in stage.events() if what == "stopped"]
     assert stopped == ["c", "b", "a"]
     assert not any(_command(pid) for _, _, pid in stage.events())
@@ -131,7 +131,7 @@ async def test_what_is_killed_is_started_again(stage: Stage) -> None:
     assert after["a"] != before["a"]
     assert after["b"] == before["b"]
     stop.set()
-    await asyncio.wait_for(running, SECONDS)
+    await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_programs_are_told_to_reload(stage: Stage) -> None:
@@ -144,7 +144,7 @@ async def test_programs_are_told_to_reload(stage: Stage) -> None:
     supervisor.reload()
     await stage.until(lambda events: ("a", "reloaded", before["a"]) in events)
     stop.set()
-    await asyncio.wait_for(running, SECONDS)
+    await asyncio.wait_for(running, PATIENCE)
     stopped = {name: pid for name, what, pid in stage.events() if what == "stopped"}
     assert stopped == before
 
@@ -157,7 +157,7 @@ async def _running(supervisor: Supervisor) -> AsyncIterator[None]:
         yield
     finally:
         stop.set()
-        await asyncio.wait_for(running, SECONDS)
+        await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_programs_are_renewed_one_after_another(stage: Stage) -> None:
@@ -227,7 +227,7 @@ async def test_restarts_come_ever_more_slowly(stage: Stage) -> None:
     await stage.until(lambda events: len(events) == 4)
     assert time.monotonic() - began >= 0.1 + 0.2 + 0.4
     stop.set()
-    await asyncio.wait_for(running, SECONDS)
+    await asyncio.wait_for(running, PATIENCE)
     assert len(stage.events()) <= 5
 
 
@@ -239,7 +239,7 @@ async def test_a_fatal_exit_ends_everything(stage: Stage, status: int, message: 
     """An exit status that a restart would not change stops all programs, and names the program."""
     supervisor = Supervisor([stage.program("good"), stage.program("bad", str(status))])
     with pytest.raises(FatalExitError, match=f"the bad ended: .*{message}"):
-        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE)
     assert supervisor.pids() == {} or not any(map(_command, supervisor.pids().values()))
     assert not any(_command(pid) for _, _, pid in stage.events())
 
@@ -248,7 +248,7 @@ async def test_what_ends_again_and_again_ends_everything(stage: Stage) -> None:
     """A program that fails right after each start is given up with its exit status."""
     supervisor = Supervisor([stage.program("well"), stage.program("failing", "1")])
     with pytest.raises(FatalExitError, match=r"failing ended: it ended 5 times .* status 1"):
-        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE)
     started = [name for name, what, _ in stage.events() if what == "started"]
     assert (started.count("failing"), started.count("well")) == (5, 1)
 
@@ -260,7 +260,7 @@ async def test_a_foreign_program_is_given_up_with_what_it_says(
     script = "echo first >&2; echo 'unknown rule +client|setinfo' >&2; exit 1"
     supervisor = Supervisor([Program("valkey", None, ("/bin/sh", "-c", script))])
     with pytest.raises(FatalExitError, match=r"it says: unknown rule \+client\|setinfo"):
-        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE)
     assert "valkey: first" in capfd.readouterr().err
 
 
@@ -269,7 +269,7 @@ async def test_told_to_stop_before_anything_runs(stage: Stage) -> None:
     stop = asyncio.Event()
     stop.set()
     supervisor = Supervisor([stage.program("a")])
-    await asyncio.wait_for(supervisor.run(stop), SECONDS)
+    await asyncio.wait_for(supervisor.run(stop), PATIENCE)
     await asyncio.sleep(0.5)
     assert not any(_command(pid) for _, _, pid in stage.events())
 
@@ -279,7 +279,7 @@ async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
     program = stage.program("a")
     supervisor = Supervisor([Program(program.name, program.module, program.arguments, (9_999,))])
     with pytest.raises(Exception, match=r"."):
-        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), PATIENCE)
 
 
 async def test_one_of_a_kind_that_cannot_run_leaves_the_others(stage: Stage) -> None:
@@ -298,7 +298,7 @@ async def test_one_of_a_kind_that_cannot_run_leaves_the_others(stage: Stage) -> 
         await stage.until(lambda _: len(_of(stage, "b")) == 2 and supervisor.lost == {"b"})
     alone = Supervisor([lost, replace(lost, name="c")])
     with pytest.raises(FatalExitError, match="cannot start as it is set up"):
-        await asyncio.wait_for(alone.run(asyncio.Event()), SECONDS)
+        await asyncio.wait_for(alone.run(asyncio.Event()), PATIENCE)
 
 
 async def test_programs_are_added(stage: Stage) -> None:
@@ -341,7 +341,7 @@ async def test_what_was_to_be_removed_is_stopped_with_the_others(stage: Stage) -
     supervisor.add([c])
     supervisor.remove("kind", {"a", "c"})
     stop.set()
-    await asyncio.wait_for(running, SECONDS)
+    await asyncio.wait_for(running, PATIENCE)
     stopped = [name for name, what, _ in stage.events() if what == "stopped" and name != "c"]
     assert stopped == ["b", "a"]
 

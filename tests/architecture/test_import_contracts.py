@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = ("protocol", "keyservice", "gateway", "server", "sdk")
@@ -215,7 +216,7 @@ def lint_imports(copy: Path) -> tuple[int, str]:
         env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     return ended.returncode, ended.stdout + ended.stderr

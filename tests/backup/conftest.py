@@ -22,12 +22,12 @@ from gateway.tests.test_external_keys import RSA_2048, asset, bom
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.processes import ENVIRONMENT
+from tests.patience import PATIENCE
 
 from pqkeep import Client
 from pqkeep.key_import import wrap
 from pqkeep_protocol.algorithms import ALGORITHMS, CURRENT, Algorithm, Operation
 
-COMMAND_SECONDS = 100
 LEGACY = "RSA-OAEP-SHA-256"
 UNKNOWN = ("--newest", "0.0")
 """The option for a restore without knowledge of a newer backup."""
@@ -48,7 +48,7 @@ def command(pqkeepd_command: Sequence[str | Path]) -> Command:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         return ended.returncode, ended.stdout + ended.stderr

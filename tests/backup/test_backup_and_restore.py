@@ -31,6 +31,7 @@ from tests.backup.conftest import (
 from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
+from tests.patience import PATIENCE
 from tests.sampling import IS_EXHAUSTIVE
 
 from pqkeep.audit import verify
@@ -44,7 +45,6 @@ WRITERS = 2
 ALGORITHMS = CURRENT if IS_EXHAUSTIVE else QUICK
 """The algorithms of the ciphertexts and signatures that both installations exchange."""
 REFRESH = "service_refresh_token"
-SECONDS = 60
 NEW = "continue-log"
 """The content of the first record of a restored log."""
 LOG = {
@@ -338,7 +338,7 @@ def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> 
 
 def shown_backup(operator: Caller) -> dict[str, Any]:
     """Return the operator's view of the newest backup, once there is one."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not (shown := operator.get("/installation")["backups"])["last_at"]:  # seconds old
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -380,7 +380,7 @@ def test_a_consistent_moment(
     assert len(done) > len(acknowledged)  # they went on
     assert said.startswith(f"backup {shown['last_number']}, made at ")
     assert shown["last_at"][:19].replace("T", " ") in said
-    assert shown["age_seconds"] < SECONDS
+    assert shown["age_seconds"] < PATIENCE
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
         *("--root-key", old / "keyservice" / "root.key", *UNKNOWN),

@@ -26,6 +26,7 @@ from uuid import UUID
 import pytest
 from tests.backup.conftest import Command, RecoveryKey
 from tests.fixtures.key_service import HungUpError, execute
+from tests.patience import PATIENCE
 from tests.sampling import step
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -57,7 +58,6 @@ from pqkeep_server.initialise import Layout, initialise
 
 AskFile = Callable[..., list[tuple[Any, ...]]]
 
-SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 TEXT = b"what was there before"
@@ -122,7 +122,7 @@ class Launcher:
         assert self._process.stdout
         self._process.stdin.close()
         self._process.stdout.close()
-        assert self._process.wait(SECONDS) == 0
+        assert self._process.wait(PATIENCE) == 0
 
     def _answer(self) -> int:
         assert self._process.stdout
@@ -164,7 +164,7 @@ class Service:
         self.pid = self.launcher.start(
             "pqkeep_keyservice", self.layout.key_service_settings, last=last
         )
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while True:
             with suppress(HungUpError, FileNotFoundError):
                 ask(self.layout, ListKeys(tenant=TENANT, algorithm=None, status=None))
@@ -327,7 +327,7 @@ def test_what_is_due_survives_every_kill(
 
         launcher.armed.touch()
         pid = launcher.start("pqkeep_keyservice", layout.key_service_settings, last=last)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not is_archived() and not (is_killed := has_ended(pid)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -363,7 +363,7 @@ def reload_root_keys(layout: Layout) -> RootKeys:
 
 def until_renewed(layout: Layout) -> None:
     """Wait until everything is sealed under root key 2."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while reload_root_keys(layout) != RootKeys(in_use=(2,), remaining=0, damaged=0):
         assert time.monotonic() < deadline
         time.sleep(0.01)

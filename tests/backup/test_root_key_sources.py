@@ -19,6 +19,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
 from tests.fixtures.processes import ENVIRONMENT
 from tests.fixtures.softhsm import SoftHsm
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice import config
 from pqkeep_keyservice.root_key_sources.token import derive_root_key
@@ -77,7 +78,7 @@ def start_key_service(data: Path, environment: Mapping[str, str]) -> tuple[int, 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         check=False,
     )
     return ended.returncode, ended.stderr

@@ -11,6 +11,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.openbao import built, version
 from benchmarks.processes import ROOT
 from tests.fixtures.processes import ENVIRONMENT
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_without_openbao_nothing_is_measured(arguments: list[str], message: str)
         env={**ENVIRONMENT, "PATH": "/nonexistent"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -73,6 +73,7 @@ from sdk.tests.local.write_vectors import body, plaintext, recipient, slot
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.fixtures.token_platform import AUDIENCE, Platform
+from tests.patience import PATIENCE
 
 from pqkeep import PqkeepError, local
 
@@ -84,11 +85,10 @@ INTEROP = ROOT / ".interop"
 RUNNERS: Mapping[str, Sequence[str | Path]] = {
     "python": (sys.executable, Path(__file__).with_name("python_runner.py")),
     "go": (INTEROP / "bin/pqkeep-go",),
-    "typescript": ("node", ROOT / "clients/typescript/build/test/suite/node.js"),
+    "typescript": ("node", ROOT / "clients/typescript/build/suite/test/suite/node.js"),
 }
 """The command of each language's runner. ``make interop`` builds the last word of all but Python's."""
 VECTORS = ROOT / "sdk/tests/local/vectors.json"
-RUN_SECONDS = 120
 LARGEST = 128 * 1024 * 1024
 """The most bytes of an endless response that a client may read."""
 _SIMPLE: Mapping[str, Fault] = {
@@ -208,9 +208,7 @@ class Suite:
         """Run a program, and return its lines."""
         file = self._folder / "cases.json"
         file.write_text(json.dumps(self.input))
-        ended = subprocess.run(
-            [*command, file], capture_output=True, timeout=RUN_SECONDS, check=False
-        )
+        ended = subprocess.run([*command, file], capture_output=True, timeout=PATIENCE, check=False)
         assert ended.returncode == 0, ended.stderr.decode()
         return [json.loads(line) for line in ended.stdout.splitlines()]
 

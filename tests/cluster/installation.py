@@ -32,6 +32,7 @@ from tests.fixtures.postgresql import (
 )
 from tests.fixtures.processes import HOST
 from tests.fixtures.redis import command_of
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.link import Role
@@ -45,7 +46,6 @@ GATEWAYS = 3
 SHARDS = ("default", "b")
 KEY_SERVICES = 2
 """Of each shard."""
-SECONDS = 120.0
 POLL_SECONDS = 0.02
 OWN = {"certificate": "certificate.pem", "key": "key.pem", "ca": "ca.pem"}
 SESSIONS = """
@@ -56,7 +56,7 @@ SESSIONS = """
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for a condition. Raises TimeoutError."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(what)

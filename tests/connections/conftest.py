@@ -18,12 +18,12 @@ from tests.fixtures import processes
 from tests.fixtures.certificate import Certificate
 from tests.fixtures.preloaded import running_forked
 from tests.fixtures.processes import HOST, LIMITED_GATEWAY, Process
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_file import edited
 
-SECONDS = 30.0
 PROGRAM = (sys.executable, "-P", "-m", "pqkeep_gateway")
 HASTY = {"request_seconds": 1, "idle_seconds": 2, "write_seconds": 1.5, "close_seconds": 0.5}
 
@@ -70,7 +70,7 @@ class Client:
         self.socket = socket.socket()
         if read_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_buffer)
-        self.socket.settimeout(SECONDS)
+        self.socket.settimeout(PATIENCE)
         self.socket.bind((source, 0))
         self.socket.connect((HOST, port))
         if tls is not None:

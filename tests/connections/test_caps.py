@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.connections.conftest import Client, Gateway
 from tests.fixtures.processes import HOST, free_port
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.networks import network_of
@@ -169,7 +170,7 @@ def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gat
             unread = stack.enter_context(gateway.client(source=source, read_buffer=4096))
             unread.send(LARGE)
             unread.socket.recv(1, socket.MSG_PEEK)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while (kept := gateway.connections() - 1) > 16:
             assert time.monotonic() < deadline
             assert len(client.ask(LARGE).body) == size
@@ -266,7 +267,7 @@ def _start(folder: Path, soft: int, hard: int) -> subprocess.Popen[str]:
 def test_too_few_open_files_are_refused(tmp_path: Path) -> None:
     """A gateway that may not open enough files ends with status 78 and one line."""
     process = _start(tmp_path, 1024, LIMITS.connections)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == os.EX_CONFIG
     assert output.count("\n") == 1
     assert str(LIMITS.connections + OTHER_FILES) in output

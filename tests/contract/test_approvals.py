@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller, refusal_of
+from tests.fixtures.caller import TLS, Caller, refusal_of
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 KEY = {"algorithm": "Kyber768"}
 TOMORROW = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -203,7 +204,7 @@ def test_programs_cannot_pass_it_by(team: Team, installation: Installation) -> N
     with httpx2.Client(
         base_url=installation.base_url,
         headers={"X-Vault-Token": made["api_key"]},
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
         trust_env=False,
         verify=TLS,
     ) as client:

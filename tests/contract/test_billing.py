@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -25,8 +26,6 @@ CANCEL = "/billing/subscriptions/cancel"
 STEP_UP = (401, "ERR_MFA_013", None)
 POLICY = (403, "ERR_POLICY_001", None)
 X_WING = {"algorithm": "X-Wing"}
-SETTLED_SECONDS = 60.0
-"""Seconds: a period is settled within five seconds of its end, on a slow machine later."""
 TIERS = ["free", "starter", "growth", "professional", "enterprise", "enterprise_plus"]
 
 
@@ -82,7 +81,7 @@ def end_period(installation: Installation) -> Callable[[Caller], None]:
                 session.execute(statement.encode())
         else:
             path = settings.parent / database
-            with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+            with closing(sqlite3.connect(path, timeout=PATIENCE)) as connection, connection:
                 connection.execute(statement)
 
     return end
@@ -96,7 +95,7 @@ def _lines(owner: Caller) -> list[int]:
 
 
 def _until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SETTLED_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.25)

@@ -12,6 +12,7 @@ from tests.fixtures import processes
 from tests.fixtures.installation import running
 from tests.fixtures.openid_provider import responses
 from tests.fixtures.processes import HOST, free_port
+from tests.patience import PATIENCE
 
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import edited
@@ -73,7 +74,7 @@ def test_dex_signs_somebody_in(tmp_path: Path) -> None:
         processes.wait_until(lambda: responses(issuer), dex, output)
         with (
             running(tmp_path, port=port, data=data),
-            httpx2.Client(base_url=gateway, trust_env=False, timeout=60) as client,
+            httpx2.Client(base_url=gateway, trust_env=False, timeout=PATIENCE) as client,
         ):
             response = client.get("/portal/sso/dex?next=/portal/keys")
             back = ""

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.fixtures.installation import Installation
-
-SECONDS = 60.0
+from tests.patience import PATIENCE
 
 NOT_HTTP = [
     pytest.param(b"GARBAGE\r\n\r\n", id="no request line"),
@@ -31,7 +30,7 @@ def _exchange(base_url: str, sent: bytes) -> tuple[int, dict[str, str], dict[str
     """Return status, headers and body of the response before the connection closes."""
     url = urlsplit(base_url)
     assert url.hostname is not None
-    with socket.create_connection((url.hostname, url.port), SECONDS) as connection:
+    with socket.create_connection((url.hostname, url.port), PATIENCE) as connection:
         connection.sendall(sent)
         received = b""
         while chunk := connection.recv(65_536):
@@ -84,7 +83,7 @@ def test_http_1_0_is_answered(installation: Installation) -> None:
 def test_an_answer_arrives_in_one_piece(installation: Installation) -> None:
     """Head and body are sent in one write, for each of several requests."""
     url = urlsplit(installation.base_url)
-    with socket.create_connection((url.hostname or "", url.port or 0), SECONDS) as connection:
+    with socket.create_connection((url.hostname or "", url.port or 0), PATIENCE) as connection:
         for _ in range(20):
             connection.sendall(b"GET /api/v1/kms/keys HTTP/1.1\r\nHost: x\r\n\r\n")
             head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")

@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey
 from tests.contract.rows import api_rows
 from tests.contract.sensitive_requests import ISSUER, ROLE
 from tests.contract.test_key_import import body, issue, pkcs8
-from tests.fixtures.caller import REQUEST_SECONDS, Caller
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.sampling import later
 
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
@@ -276,9 +277,7 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
 
 def test_the_matrix_has_every_operation(installation: Installation) -> None:
     """Every operation of an installation has a row here, with its own permission."""
-    with httpx2.Client(
-        base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
-    ) as client:
+    with httpx2.Client(base_url=installation.base_url, trust_env=False, timeout=PATIENCE) as client:
         paths = client.get("/api/v1/openapi.json").json()["paths"]
     served = {
         f"{method.upper()} {path.removeprefix('/api/v1')}": each["x-permission"]

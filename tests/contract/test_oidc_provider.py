@@ -15,6 +15,7 @@ from tests.fixtures import processes
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.openid_provider import responses
 from tests.fixtures.processes import HOST, free_port
+from tests.patience import PATIENCE
 
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import edited
@@ -91,7 +92,7 @@ def signed_on(tmp_path: Path, **own: object) -> Iterator[Browser]:
         processes.wait_until(lambda: responses(issuer), process, output)
         with (
             running(tmp_path, port=port, data=data) as installation,
-            httpx2.Client(base_url=gateway, trust_env=False, timeout=60) as client,
+            httpx2.Client(base_url=gateway, trust_env=False, timeout=PATIENCE) as client,
         ):
             yield Browser(client, gateway, installation)
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.fixtures.caller import REQUEST_SECONDS, Caller
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 from tests.sampling import sampled
 
 from pqkeep_protocol.algorithms import ALIASES, Algorithm
@@ -93,9 +94,7 @@ PEOPLE_ONLY: Any = [{"Session": []}]
 @pytest.fixture(scope="module")
 def web(installation: Installation) -> Iterator[httpx2.Client]:
     """A client without a credential, outside the envelope."""
-    with httpx2.Client(
-        base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
-    ) as client:
+    with httpx2.Client(base_url=installation.base_url, trust_env=False, timeout=PATIENCE) as client:
         yield client
 
 
@@ -153,7 +152,7 @@ def test_the_same_everywhere(
 ) -> None:
     """Another installation serves the same document, byte for byte."""
     other = running(tmp_path)
-    with other as installation, httpx2.Client(trust_env=False, timeout=REQUEST_SECONDS) as client:
+    with other as installation, httpx2.Client(trust_env=False, timeout=PATIENCE) as client:
         assert client.get(installation.base_url + WHOLE).content == web.get(WHOLE).content
 
 

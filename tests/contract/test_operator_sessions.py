@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller, read_envelope
+from tests.fixtures.caller import API, PASSWORD, TLS, Caller, read_envelope
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
 from pqkeep_gateway.http.cookies import ACCESS, REFRESH, Cookies
@@ -35,7 +36,7 @@ def browser(closed: Installation) -> Caller:
 def thief(closed: Installation) -> Iterator[httpx2.Client]:
     """A client that sends given cookies and keeps none."""
     with httpx2.Client(
-        base_url=closed.base_url + API, trust_env=False, verify=TLS, timeout=REQUEST_SECONDS
+        base_url=closed.base_url + API, trust_env=False, verify=TLS, timeout=PATIENCE
     ) as client:
         yield client
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.contract.rows import api_rows
 from tests.fixtures.browser import Visit
-from tests.fixtures.caller import API, REQUEST_SECONDS
+from tests.fixtures.caller import API
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.openid_provider import (
     MockProvider,
@@ -21,6 +21,7 @@ from tests.fixtures.openid_provider import (
     running_mock,
     settable_provider,
 )
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import (
     GRANTS,
@@ -70,7 +71,7 @@ class Operators:
     def browser(self) -> Browser:
         """Return a browser without a session."""
         base_url = self.installation.base_url
-        client = Browser(base_url=base_url, trust_env=False, timeout=REQUEST_SECONDS)
+        client = Browser(base_url=base_url, trust_env=False, timeout=PATIENCE)
         return self.installation.clients.enter_context(client)
 
     def sign_in(self, browser: Browser, subject: str, query: str = "") -> httpx2.Response:

@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.caller import TLS, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -121,7 +122,7 @@ def test_refreshing_hands_out_new_tokens(owner: Caller, refused: Refused) -> Non
         headers={"Cookie": f"{ACCESS}={old}"},
         trust_env=False,
         verify=TLS,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     assert refused(answer) == UNAUTHORIZED
 

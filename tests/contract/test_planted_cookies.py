@@ -8,8 +8,9 @@ from typing import Self
 
 import httpx2
 import pytest
-from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller, read_envelope
+from tests.fixtures.caller import API, PASSWORD, TLS, Caller, read_envelope
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.http.cookies import ACCESS, REFRESH, Cookies
 
@@ -39,7 +40,7 @@ def _ask(
         headers=sent,
         trust_env=False,
         verify=TLS,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
 
 

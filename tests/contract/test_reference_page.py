@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.api import health
 from pqkeep_gateway.reference.documents import documents
@@ -75,9 +75,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def web(installation: Installation) -> Iterator[httpx2.Client]:
     """A browser without a credential."""
-    with httpx2.Client(
-        base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
-    ) as client:
+    with httpx2.Client(base_url=installation.base_url, trust_env=False, timeout=PATIENCE) as client:
         yield client
 
 

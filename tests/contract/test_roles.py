@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import REQUEST_SECONDS, TLS
+from tests.fixtures.caller import TLS
 from tests.fixtures.caller import Caller as Client
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import GRANTS, Caller, Credential, Role
 
@@ -33,7 +34,7 @@ def operations(anonymous: Client) -> dict[str, tuple[str, str]]:
         f"{anonymous.client.base_url}/api/v1/openapi.json",
         trust_env=False,
         verify=TLS,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     return {
         each["operationId"]: (method.upper(), path)
@@ -101,7 +102,7 @@ def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.R
         headers={"Cookie": cookies},
         trust_env=False,
         verify=TLS,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
 
 

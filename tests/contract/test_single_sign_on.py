@@ -21,6 +21,7 @@ from tests.fixtures.openid_provider import (
     send,
     settable_provider,
 )
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.http.cookies import ACCESS, Cookies
 from pqkeep_server.initialise import Layout
@@ -41,7 +42,9 @@ class SsoInstallation:
 
     def browser(self) -> httpx2.Client:
         """Return a client that keeps cookies and follows no redirect."""
-        client = httpx2.Client(base_url=self.installation.base_url, trust_env=False, timeout=60)
+        client = httpx2.Client(
+            base_url=self.installation.base_url, trust_env=False, timeout=PATIENCE
+        )
         return self.installation.clients.enter_context(client)
 
 

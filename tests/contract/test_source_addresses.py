@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from tests.contract.conftest import PROXY
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credential_lookups import UNKNOWN_CREDENTIALS
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -51,7 +52,7 @@ def ask(closed: Installation) -> Iterator[Ask]:
                     base_url=closed.base_url + "/api/v1",
                     transport=httpx2.HTTPTransport(local_address=address),
                     headers={"X-API-Key": closed.ready["operator_key"]},
-                    timeout=30,
+                    timeout=PATIENCE,
                 )
             )
             for address in (PROXY, OTHER)

@@ -21,6 +21,7 @@ from tests.contract.sensitive_requests import (
 )
 from tests.fixtures.caller import API, PASSWORD, Caller, refusal_of
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.sampling import step
 
 from pqkeep_gateway.access.callers import COVERED_BY_PROOF
@@ -71,7 +72,9 @@ def _send(
     if proof is not None:
         cookies[PROOF] = proof
     headers = {} if token is None else {"X-Step-Up-Token": token}
-    with httpx2.Client(base_url=caller.client.base_url, trust_env=False, timeout=60) as client:
+    with httpx2.Client(
+        base_url=caller.client.base_url, trust_env=False, timeout=PATIENCE
+    ) as client:
         return client.request(
             request.method,
             API + request.path,

@@ -9,7 +9,8 @@ import pytest
 from pyotp import TOTP
 from tests.contract.rows import api_rows
 from tests.contract.sensitive_requests import OF_PASSKEY, Prepared, prepare
-from tests.fixtures.caller import API, REQUEST_SECONDS, TLS, Caller, read_envelope
+from tests.fixtures.caller import API, TLS, Caller, read_envelope
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.http.cookies import ACCESS
@@ -107,7 +108,7 @@ def _attack(prepared: Prepared, name: str, **headers: str) -> tuple[int, str]:
         headers={"Cookie": f"{ACCESS}={owner.client.cookies[ACCESS]}", **headers},
         trust_env=False,
         verify=TLS,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     return response.status_code, read_envelope(response)["error"]["error_code"]
 

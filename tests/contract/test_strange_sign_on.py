@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from tests.contract.test_single_sign_on import SsoInstallation, begun, refusal, settled, sso
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.http.cookies import ACCESS
 
@@ -66,7 +67,7 @@ def test_callbacks_at_once_sign_in_once(sso: SsoInstallation) -> None:
 
     def call(_: int) -> bool:
         with httpx2.Client(
-            base_url=sso.installation.base_url, cookies=cookies, trust_env=False, timeout=60
+            base_url=sso.installation.base_url, cookies=cookies, trust_env=False, timeout=PATIENCE
         ) as other:
             return ACCESS in other.get(url).cookies
 

@@ -21,8 +21,9 @@ from urllib.parse import parse_qsl
 import httpx2
 import pytest
 from stripe import WebhookSignature
-from tests.fixtures.caller import REQUEST_SECONDS, Caller
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 from tests.sampling import later
 
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED
@@ -223,7 +224,7 @@ def ask(password: str) -> Ask:
             json=body,
             headers=headers,
             cookies=person.client.cookies,
-            timeout=30,
+            timeout=PATIENCE,
             trust_env=False,
         )
 
@@ -676,7 +677,7 @@ def test_the_description_has_the_webhook(shop: Shop) -> None:
     from openapi_spec_validator import validate  # noqa: PLC0415 - slow
 
     with httpx2.Client(
-        base_url=shop.installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
+        base_url=shop.installation.base_url, trust_env=False, timeout=PATIENCE
     ) as client:
         document = client.get("/api/v1/openapi/billing.json").json()
     validate(document)

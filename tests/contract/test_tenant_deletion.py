@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     import httpx2
 
 Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
 
-SECONDS = 60
 CONFLICT = (409, "ERR_CONFLICT_001", None)
 NOT_FOUND = (404, "ERR_NOT_FOUND_001", "tenant_id")
 KYBER = {"algorithm": "Kyber768"}
@@ -74,7 +74,7 @@ def test_a_deleted_tenant(installation: Installation, operator: Caller, refused:
         tenant.post(f"/kms/keys/{operation}", KYBER, status=201)
     _suspend(operator, path)
     assert operator.ask("DELETE", path, params={"days": 0}).is_success
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while (found := operator.get(path))["status"] != "deleted":
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -100,7 +100,7 @@ def test_a_deleted_tenant(installation: Installation, operator: Caller, refused:
 
 def _records(operator: Caller, tenant: str) -> list[dict[str, Any]]:
     """Return all records of a tenant, once its deletion is recorded."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while True:
         found, after = [], 0
         while page := operator.get("/audit/records", after=after, limit=500)["records"]:

@@ -9,8 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import transit_rows
-from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.caller import TLS, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import GRANTS, WITHOUT_SCOPE, Credential, Permission, Role
 from pqkeep_gateway.access.scopes import GROUPS, NAMED_ONLY, Group
@@ -39,7 +40,7 @@ Ask = Callable[..., httpx2.Response]
 def ask(installation: Installation) -> Iterator[Ask]:
     """Send a row's request, with a body that has the fields of all rows."""
     with httpx2.Client(
-        base_url=installation.base_url, timeout=REQUEST_SECONDS, trust_env=False, verify=TLS
+        base_url=installation.base_url, timeout=PATIENCE, trust_env=False, verify=TLS
     ) as client:
 
         def request(
@@ -169,7 +170,7 @@ def test_the_header_of_the_api_is_no_credential_there(tenant: Caller, ask: Ask) 
             headers={name: value},
             trust_env=False,
             verify=TLS,
-            timeout=REQUEST_SECONDS,
+            timeout=PATIENCE,
         )
         assert response.status_code == 401
 

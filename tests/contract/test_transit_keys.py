@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.caller import TLS, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credential_lookups import UNKNOWN_CREDENTIALS
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -86,7 +87,7 @@ Ask = Callable[..., httpx2.Response]
 @contextmanager
 def _asking(installation: Installation, api_key: str, **options: Any) -> Iterator[Ask]:
     with httpx2.Client(
-        base_url=installation.base_url, timeout=REQUEST_SECONDS, trust_env=False, **options
+        base_url=installation.base_url, timeout=PATIENCE, trust_env=False, **options
     ) as client:
 
         def request(

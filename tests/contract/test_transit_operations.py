@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.caller import TLS, Caller
+from tests.patience import PATIENCE
 
 NewTenant = Callable[..., Caller]
 Answer = tuple[int, dict[str, Any]]
@@ -68,7 +69,7 @@ def connect(installation: Any) -> Iterator[Callable[[str], Transit]]:
     """Return clients of this installation by token."""
     with ExitStack() as stack:
         address = f"{installation.base_url}/v1/transit/"
-        client = stack.enter_context(httpx2.Client(base_url=address, verify=TLS, timeout=60))
+        client = stack.enter_context(httpx2.Client(base_url=address, verify=TLS, timeout=PATIENCE))
         yield lambda token: Transit(client, token)
 
 

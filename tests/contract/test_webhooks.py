@@ -16,6 +16,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.webhook_receiver import receiving
+from tests.patience import PATIENCE
 
 from pqkeep import Client, NotFoundError
 from pqkeep_gateway.storage.webhooks import MAX_WEBHOOKS
@@ -183,7 +184,7 @@ def test_the_documented_receiver() -> None:
 
 def _settled(client: Client, webhook: str) -> Any:
     """Return the newest message, once it was tried."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         newest = next(client.webhooks.deliveries(webhook))
         if newest.status is not None or newest.problem is not None:

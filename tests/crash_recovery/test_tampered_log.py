@@ -22,6 +22,7 @@ from tests.crash_recovery import invariants
 from tests.crash_recovery.run import EXPORT, Report
 from tests.crash_recovery.snapshot import Snapshot, read, sqlite_urls
 from tests.fixtures.key_service import running_key_service
+from tests.patience import PATIENCE
 from tests.sampling import sampled
 
 from pqkeep.audit import verify
@@ -36,7 +37,6 @@ from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.messages import Attribution
 from pqkeep_server.initialise import Layout
 
-START_SECONDS = 60.0
 OLD = 10
 """A record in a complete tile."""
 SOON_SECONDS = 11.0
@@ -216,7 +216,7 @@ def key_service(data: Path) -> Iterator[str | None]:
     """Run a key service alone; yield its start error, or None."""
     output = data / "output"
     with running_key_service(Layout(data).key_service_settings, output) as process:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while process.poll() is None and "serving" not in output.read_text():
             assert time.monotonic() < deadline, output.read_text()
             time.sleep(0.02)

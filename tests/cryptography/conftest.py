@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from tests.conftest import KNOWN_ANSWERS
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.keys.sealing import Sealer
@@ -30,8 +31,6 @@ from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Generat
 AT_ONCE = 500
 SLH_DSA_AT_ONCE = 60
 """Fewer than the requests of one tenant that may wait."""
-SECONDS = 100.0
-"""Seconds. Signatures have low priority and may wait long beside other tests."""
 
 Outcome = AnyResult | ErrorKind
 Execute = Callable[[Sequence[AnyRequest]], list[Outcome]]
@@ -78,7 +77,7 @@ def _serve(path: Path) -> Iterator[Execute]:
     attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 
     async def outcome(request: AnyRequest) -> Outcome:
-        deadline = asyncio.get_running_loop().time() + SECONDS
+        deadline = asyncio.get_running_loop().time() + PATIENCE
         try:
             return await parts.transactions.execute(request, attribution, deadline)
         except KeyServiceError as refusal:

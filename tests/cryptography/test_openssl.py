@@ -12,6 +12,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from msgspec import structs
 from tests.fixtures.processes import Process
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
@@ -21,7 +22,6 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
 Start = Callable[[str], tuple[Process, Path]]
-SECONDS = 60.0
 
 
 def _system_library() -> str:
@@ -93,7 +93,7 @@ def test_a_key_service_without_its_library_does_not_start(
     """A key service with a missing library ends with status 78 and names it."""
     missing = tmp_path / "no-libcrypto.so"
     process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{missing}"\n')
-    assert process.wait(SECONDS) == os.EX_CONFIG
+    assert process.wait(PATIENCE) == os.EX_CONFIG
     log = socket.with_name("output").read_text()
     assert r"slh_dsa = \"openssl\"" in log  # a string in JSON
     assert missing.name in log
@@ -106,7 +106,7 @@ def test_a_key_service_with_an_old_library_does_not_start(
 ) -> None:
     """A key service with an old library ends with status 78 and names the library."""
     process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{old_library}"\n')
-    assert process.wait(SECONDS) == os.EX_CONFIG
+    assert process.wait(PATIENCE) == os.EX_CONFIG
     log = socket.with_name("output").read_text()
     assert "needs OpenSSL 3.5 or later" in log
     assert "Traceback" not in log
@@ -135,7 +135,7 @@ def test_a_key_service_with_a_new_enough_library_starts(
 ) -> None:
     """A key service with a usable library signs with it, and ends with status 0."""
     process, socket = start_key_service(f'openssl_library = "{openssl_library}"\n')
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not socket.exists():
         assert process.poll() is None, socket.with_name("output").read_text()
         assert time.monotonic() < deadline
@@ -145,7 +145,7 @@ def test_a_key_service_with_a_new_enough_library_starts(
         assert time.monotonic() < deadline
     assert '"slh_dsa": "openssl"' in log
     process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_the_librarys_path_is_relative_to_the_settings_file(
@@ -158,7 +158,7 @@ def test_the_librarys_path_is_relative_to_the_settings_file(
     process, socket = start_key_service(
         'slh_dsa = "openssl"\nopenssl_library = "../libcrypto.so.3"\n'
     )
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not socket.exists():
         assert process.poll() is None, socket.with_name("output").read_text()
         assert time.monotonic() < deadline

@@ -25,6 +25,7 @@ from tests.deploy.composed import Services, databases, started
 from tests.deploy.pods import Cluster, Image
 from tests.deploy.tree import CampaignError, wait_until
 from tests.fixtures.certificate import Certificate, new_certificate
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/pqkeep"
@@ -242,7 +243,7 @@ def _call(
     headers = {"X-API-Key": credential, "Content-Type": "application/json"}
     request = urllib.request.Request(f"https://{host}:8443{path}", data, headers)
     context = ssl.create_default_context(cafile=certificate)
-    with urllib.request.urlopen(request, timeout=30, context=context) as response:  # noqa: S310 - https
+    with urllib.request.urlopen(request, timeout=PATIENCE, context=context) as response:  # noqa: S310 - https
         return json.load(response)["data"]
 
 

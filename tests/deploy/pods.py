@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.deploy.tree import CampaignError, wait_until
+from tests.patience import PATIENCE
 
-SECONDS = 120.0
 GROUP_READS, SET_GROUP = 0o440, 0o2770
 
 
@@ -175,7 +175,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         if ended.returncode != status:
@@ -202,7 +202,7 @@ class Cluster:
             yield log
         finally:
             process.terminate()
-            process.wait(SECONDS)
+            process.wait(PATIENCE)
 
     def job(self, name: str) -> list[str]:
         """Run the pod of a CronJob or a test to its end. Returns the output of each container."""

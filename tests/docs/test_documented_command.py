@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from typer.testing import CliRunner
 
 from pqkeep.cli import app
@@ -23,7 +24,6 @@ from pqkeep.cli.documents import FORMATS
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SCRIPTS = sysconfig.get_path("scripts")
 PROGRAM = Path(SCRIPTS) / "pqkeep"
-SECONDS = 90.0
 OPTION = re.compile(r"--[a-z][a-z-]+")
 COMPLETION = {"--install-completion", "--show-completion"}
 
@@ -75,7 +75,7 @@ class Shell:
             env={**self.environment, **environment},
             input=stdin,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         is_result = ended.returncode in {0, 9, 10} or arguments[0] == "audit"
@@ -94,7 +94,7 @@ class Shell:
         process.stdin.write(bytes(1_000_000))  # more than a pipe holds: some of it was read
         process.send_signal(number)
         try:
-            return process.wait(SECONDS)
+            return process.wait(PATIENCE)
         finally:
             process.stdin.close()
             process.kill()
@@ -110,7 +110,7 @@ class Shell:
                 cwd=self.directory,
                 env=dict(self.environment),
                 stdout=closed,
-                timeout=SECONDS,
+                timeout=PATIENCE,
                 check=False,
             ).returncode
 

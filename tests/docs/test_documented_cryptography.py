@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.docs.conftest import Service
+from tests.patience import PATIENCE
 from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol.algorithms import (
@@ -640,7 +641,7 @@ def test_the_check_value_is_the_documents(service: Service, example: Example) ->
 def test_the_self_test_is_as_described() -> None:
     """``pqkeepd selftest`` passes, and its table names every algorithm."""
     command = [str(Path(sys.executable).parent / "pqkeepd"), "selftest"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     for algorithm in Algorithm:
         assert re.search(rf"\b{algorithm}\b.*passed", done.stdout)

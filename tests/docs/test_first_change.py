@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.first_change import apply, copy_repository
+from tests.patience import PATIENCE
 
 DISTRIBUTIONS = ("protocol", "keyservice", "gateway", "server", "sdk")
 CHECKS = (
@@ -56,7 +57,7 @@ def test_the_page_works_in_one_try(changed: Path) -> None:
             env={**os.environ, "PYTHONPATH": ""},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=PATIENCE,
             check=False,
         )
         assert ended.returncode == 0, f"{check}\n{ended.stdout}\n{ended.stderr}"

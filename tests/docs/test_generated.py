@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -14,6 +13,8 @@ from tests import threats
 from tests.docs import code_tables
 from tests.docs.first_change import NEW, PAGE
 from tests.docs.generated import ROOT, document, documents
+from tests.fixtures.processes import ENVIRONMENT
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.config import PREFIX, Config
 from pqkeep_protocol.startup.settings import read_settings
@@ -57,10 +58,10 @@ def test_an_unknown_threat_ends_the_collection(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "ignore", tmp_path],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "SECURITY.md has no threat dragon" in ended.stderr

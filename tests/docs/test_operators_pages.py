@@ -26,7 +26,6 @@ PAGES = sorted({*DOCS.glob("*.md"), *(ROOT / "deploy").glob("*.md")} - {DOCS / "
 """All pages except the one with the client's TOML file."""
 SNIPPET = re.compile(r"^ *```toml\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-SECONDS = 120
 
 ELSEWHERE: Mapping[str, str] = {
     "pqkeepd doctor": "finds faults in an installation of one user: server/tests/test_doctor.py",

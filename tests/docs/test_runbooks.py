@@ -32,6 +32,7 @@ from tests.fixtures.installation import Installation
 from tests.fixtures.mail_server import MailServer
 from tests.fixtures.processes import HOST, free_port
 from tests.fixtures.redis import running_valkey
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_protocol.link import Role
@@ -101,12 +102,12 @@ def environment_of(installation: Installation) -> dict[str, str]:
 def status(url: str, api_key: str = "") -> int:
     """Return the status of a request, which may fail."""
     headers = {"X-API-Key": api_key} if api_key else {}
-    return httpx2.get(url, headers=headers, timeout=60, trust_env=False).status_code
+    return httpx2.get(url, headers=headers, timeout=PATIENCE, trust_env=False).status_code
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until a condition is true."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

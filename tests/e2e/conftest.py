@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 
-SECONDS = 60
 Run = Callable[..., subprocess.CompletedProcess[str]]
 """Takes arguments, and the expected status."""
 
@@ -40,7 +40,7 @@ def command_on(pqkeepd_command: Sequence[str | Path]) -> Callable[[Installation,
                 [*pqkeepd_command, group, *arguments, "--data", installation.data],
                 capture_output=True,
                 text=True,
-                timeout=SECONDS,
+                timeout=PATIENCE,
                 check=False,
             )
             assert ended.returncode == status, ended.stderr

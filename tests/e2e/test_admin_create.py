@@ -14,11 +14,11 @@ import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 
 PORTAL = "https://keep.example.com/"
-SECONDS = 60
 NOBODYS_KEY = new_credential(CredentialKind.OPERATOR)
 
 Create = Callable[..., tuple[int, str, str]]
@@ -64,7 +64,7 @@ def create(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         assert installation.ready["operator_key"] not in ended.stdout + ended.stderr

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.fixtures.caller import REQUEST_SECONDS, Caller
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
 SLH_DSA = "SLH-DSA-SHA2-128s"
@@ -29,7 +30,7 @@ class Shelf:
         headers = {"X-API-Key": caller.api_key}
         params = {name: str(value) for name, value in query.items()}
         with httpx2.Client(
-            base_url=self.base_url, headers=headers, trust_env=False, timeout=REQUEST_SECONDS
+            base_url=self.base_url, headers=headers, trust_env=False, timeout=PATIENCE
         ) as client:
             response = client.get(f"/api/v1/audit{path}", params=params)
         assert response.status_code == 200, response.text
@@ -71,7 +72,7 @@ def verify(*arguments: str | Path) -> tuple[int, str]:
         [PQKEEP, "audit", "verify", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     return ended.returncode, ended.stdout + ended.stderr

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
-SECONDS = 60
 KYBER = {"algorithm": "Kyber768"}
 
 
@@ -42,7 +42,7 @@ def test_the_file_has_the_log(start: Callable[..., Installation], tmp_path: Path
 def _wait_for(path: Path, installation: Installation) -> list[dict[str, object]]:
     """Return all records once the file contains them."""
     records = installation.operator().get("/audit/records", limit=500)["records"]
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not path.exists() or len(set(path.read_bytes().split(b"\n")[:-1])) < len(records):
         assert time.monotonic() < deadline
         time.sleep(0.1)

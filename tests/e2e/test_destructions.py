@@ -16,11 +16,11 @@ from uuid import UUID
 import httpx2
 import pytest
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_server.initialise import ACCOUNTS_FILE, Layout
 
-SECONDS = 60
 Run = Callable[..., subprocess.CompletedProcess[str]]
 CommandOn = Callable[[Installation, str], Run]
 
@@ -42,7 +42,7 @@ def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None
     (line,) = [each for each in _lines(destructions) if tenant.tenant_id in each]
     assert line.endswith("all keys\tscheduled")
     assert destructions("cancel", tenant.tenant_id).stdout == f"cancelled: {line}\n"
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while "deletion_at" in operator.get(path):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -83,7 +83,7 @@ def test_a_killed_gateway_does_not_undo_a_cancellation(
             os.kill(pids["pqkeep_gateway"], signal.SIGKILL)
             destructions("cancel", tenant)
             accounts.execute("ROLLBACK")
-            assert isinstance(schedule.exception(SECONDS), httpx2.HTTPError)
+            assert isinstance(schedule.exception(PATIENCE), httpx2.HTTPError)
 
         def is_kept() -> bool:
             with suppress(httpx2.HTTPError):
@@ -97,7 +97,7 @@ def test_a_killed_gateway_does_not_undo_a_cancellation(
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -18,13 +18,12 @@ from tests.fixtures import processes
 from tests.fixtures.installation import initialise_data
 from tests.fixtures.processes import HOST
 from tests.fixtures.two_users import IDS, pqkeepd, pqkeepd_program
+from tests.patience import PATIENCE
 from tests.sampling import later
 
 from pqkeep_server.initialise import IN_FILES, Layout
 from pqkeep_server.settings_file import edited
 
-WAIT_SECONDS = 60.0
-END_SECONDS = 10.0
 """Seconds: two processes end one after the other, on a busy machine."""
 SLEEP = "/usr/bin/sleep"
 PROJECT = Path(__file__).parents[2] / "server" / "pyproject.toml"
@@ -82,18 +81,15 @@ def _ended(
     process = processes.start(words, output)
     try:
         processes.wait_until(lambda: when(process, output.read_text()), process, output)
-        began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        status = process.wait(WAIT_SECONDS)
-        took = time.monotonic() - began
+        status = process.wait(PATIENCE)
     finally:
         processes.stop(process, signal.SIGKILL)
     said = output.read_text()
     assert status == 0, said
-    assert took < END_SECONDS, said
     assert "Traceback" not in said
     assert "killed" not in said
-    deadline = time.monotonic() + END_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while left := _processes_of(layout):  # what the kernel tells of the end of its parent
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
@@ -188,7 +184,7 @@ def test_a_signal_during_imports(
         assert process.stdout is not None
         assert process.stdout.readline() == b"importing\n"
         process.send_signal(number)
-        _, said = process.communicate(timeout=END_SECONDS)
+        _, said = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert (process.returncode, said) == (-number, b"")

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tests.fixtures.caller import API
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 
 MIB = 1024 * 1024
 MANY = 100
@@ -27,7 +28,7 @@ def peak(pid: int) -> int:
 def begun(installation: Installation, request: bytes) -> socket.socket:
     """Send a request except its last byte."""
     url = urlsplit(installation.base_url)
-    connection = socket.create_connection((url.hostname, url.port), timeout=60)
+    connection = socket.create_connection((url.hostname, url.port), timeout=PATIENCE)
     connection.sendall(request[:-1])
     return connection
 

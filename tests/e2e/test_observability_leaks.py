@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from tests.fixtures.collector import Collector, running_collector
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 CANARY = "canary-7f3a9c51"
-SECONDS = 60.0
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector:
     sealed = tenant.post("/kem/encrypt", {"plaintext": plaintext})["ciphertext"]
     tenant.post("/kem/decrypt", {"ciphertext": sealed, "key_version": 1})
     installation.operator().post("/tenants", {"name": CANARY}, status=201)
-    with httpx2.Client(base_url=installation.base_url, timeout=SECONDS, trust_env=False) as client:
+    with httpx2.Client(base_url=installation.base_url, timeout=PATIENCE, trust_env=False) as client:
         key = {"X-API-Key": installation.ready["api_key"]}
         token = {"X-Vault-Token": installation.ready["api_key"]}
         for method, path, body, headers in (
@@ -64,7 +64,7 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector:
         ):
             client.request(method, path, json=body, headers=headers)
     metrics = httpx2.get(
-        f"{installation.ready['management_url']}/metrics", timeout=SECONDS, trust_env=False
+        f"{installation.ready['management_url']}/metrics", timeout=PATIENCE, trust_env=False
     ).text
     installation.stop()
     lines = [

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, kind_of
 
 if TYPE_CHECKING:
     from tests.fixtures.caller import Caller
-
-SECONDS = 60
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,7 +31,7 @@ def operator_command(
 
 def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
     """Return the records of an operation, once there are any."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not (records := operator.get("/audit/records", operation=operation)["records"]):
         assert time.monotonic() < deadline
     return list(records)

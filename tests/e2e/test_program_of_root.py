@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_two_users import folder
-from tests.fixtures.two_users import ENVIRONMENT, GATEWAY, IDS, SECONDS, initialised, python
+from tests.fixtures.two_users import ENVIRONMENT, GATEWAY, IDS, initialised, python
+from tests.patience import PATIENCE
 
 __all__ = ["folder"]
 CODE = "from pqkeep_server.cli import app; app()"
@@ -32,7 +33,7 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
 

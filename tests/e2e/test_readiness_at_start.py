@@ -15,7 +15,8 @@ from tests.e2e.test_two_users import folder
 from tests.fixtures import processes
 from tests.fixtures.postgresql import PostgresServer, options_of
 from tests.fixtures.processes import HOST
-from tests.fixtures.two_users import IDS, SECONDS, pqkeepd, pqkeepd_program
+from tests.fixtures.two_users import IDS, pqkeepd, pqkeepd_program
+from tests.patience import PATIENCE
 from tests.sampling import later
 
 from pqkeep_server.initialise import Layout, Stores
@@ -31,7 +32,7 @@ def service_manager(folder: Path) -> Iterator[socket.socket]:
     """Act as systemd for a service of Type=notify: a socket that receives its state."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
         own.bind(str(folder / "notify"))
-        own.settimeout(SECONDS)
+        own.settimeout(PATIENCE)
         yield own
 
 
@@ -78,5 +79,5 @@ def test_ready_is_said_when_requests_are_answered(
             while (told := manager.recv(4096).decode()) != "READY=1":
                 assert told.startswith("STATUS=not ready: ")
             path = f":{management}/readyz" if has_management else f":{port}/healthz"
-            assert httpx2.get(f"http://{HOST}{path}", timeout=SECONDS).status_code == 200
+            assert httpx2.get(f"http://{HOST}{path}", timeout=PATIENCE).status_code == 200
             assert "ready: requests are answered" in output.read_text()

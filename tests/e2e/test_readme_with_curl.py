@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 Curl = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]
 
@@ -39,7 +40,7 @@ def curl(installation: Installation, new_tenant: Callable[..., Caller], tmp_path
             ],
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         return int(ended.stdout), json.loads(response.read_text())
 
@@ -107,7 +108,7 @@ def _run(command: str) -> subprocess.CompletedProcess[str]:
         [shell, "-c", command],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         text=True,
         env={"PATH": os.defpath, "NO_PROXY": "*"},
     )
@@ -153,7 +154,7 @@ def test_admin_create_lets_somebody_in(
         *("--tenant", installation.ready["tenant_id"], "--operator-key-file", str(key_file)),
         *("--url", installation.base_url),
     )
-    assert created.wait(30) == 0, output.read_text()
+    assert created.wait(PATIENCE) == 0, output.read_text()
     assert installation.mailbox.token("grace@example.com", "invitation") in output.read_text()
     response = _acceptance(output.read_text(), tmp_path)
     assert (response["data"]["email"], response["data"]["role"]) == ("grace@example.com", "admin")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.audit_events import event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -18,20 +19,19 @@ from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
 
 LATE = 2**63 - 1
-SECONDS = 60.0
 
 
 def _refused_events(
     pqkeepd_command: Sequence[str | Path], installation: Installation, *options: str
 ) -> list[list[str]]:
     command = [*pqkeepd_command, "refused-events", "--data", installation.data, *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return [line.split("\t") for line in ended.stdout.splitlines()]
 
 
 def _doctor(pqkeepd_command: Sequence[str | Path], installation: Installation) -> str:
     command = [*pqkeepd_command, "doctor", "--data", installation.data]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return ended.stdout
 
 
@@ -68,7 +68,7 @@ def test_refused_events_are_listed_and_acknowledged(
     assert _refused_events(pqkeepd_command, installation) == []
     assert _refused_events(pqkeepd_command, installation, "--all") == listed
     assert "audit events: good" in _doctor(pqkeepd_command, installation)
-    operator, deadline = installation.operator(), time.monotonic() + SECONDS
+    operator, deadline = installation.operator(), time.monotonic() + PATIENCE
     while not (found := operator.get("/audit/records", operation="acknowledge-events")["records"]):
         assert time.monotonic() < deadline
         time.sleep(0.1)

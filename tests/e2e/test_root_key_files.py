@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.installation import running
+from tests.patience import PATIENCE
 from tests.sampling import later
 
 from pqkeep_server.initialise import Layout
-
-SECONDS = 120.0
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_doctor_names_the_command_that_saves_the_keys(
         def pqkeepd(*words: str) -> subprocess.CompletedProcess[str]:
             command = [*pqkeepd_command, *words, "--data", installation.data]
             return subprocess.run(
-                command, capture_output=True, text=True, timeout=SECONDS, check=False
+                command, capture_output=True, text=True, timeout=PATIENCE, check=False
             )
 
         layout.root_key.unlink()

@@ -17,16 +17,16 @@ import httpx2
 import pytest
 from tests.e2e.test_two_users import folder
 from tests.fixtures import processes, two_users
-from tests.fixtures.caller import REQUEST_SECONDS, Caller
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
 from tests.fixtures.two_users import GATEWAY, KEY_SERVICE, pqkeepd
+from tests.patience import PATIENCE
 from tests.shards.test_two_shards import is_readable, use
 
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import edited
 
 __all__ = ["folder"]
-SECONDS = 120.0
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Host:
         client = httpx2.Client(
             base_url=self.url,
             headers={"X-API-Key": credential},
-            timeout=REQUEST_SECONDS,
+            timeout=PATIENCE,
             trust_env=False,
         )
         return Caller(self.clients.enter_context(client), tenant_id)
@@ -63,7 +63,7 @@ class Host:
 
 def until(condition: Callable[[], object]) -> None:
     """Wait for something."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

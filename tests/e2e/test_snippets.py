@@ -18,6 +18,7 @@ import pytest
 from tests.contract.rows import api_rows
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep import Client
 from pqkeep_gateway.access.callers import GRANTS, Credential
@@ -107,7 +108,7 @@ def prepared(tenant: Caller, person: Caller) -> Iterator[str]:
 
 
 def wait_for_a_checkpoint(tenant: Caller) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not any(each["size"] >= 64 for each in tenant.get("/audit/checkpoints")["checkpoints"]):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -154,7 +155,7 @@ def shell(snippet: str, expected: int, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
         text=True,
     )
     response, _, status = ended.stdout.rpartition("\n")

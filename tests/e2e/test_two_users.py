@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.fixtures import processes
-from tests.fixtures.caller import REQUEST_SECONDS, Caller, client_of
+from tests.fixtures.caller import Caller, client_of
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.two_users import (
     ENVIRONMENT,
@@ -24,13 +24,13 @@ from tests.fixtures.two_users import (
     GROUP,
     IDS,
     KEY_SERVICE,
-    SECONDS,
     STRANGER,
     initialised,
     pqkeepd,
     pqkeepd_program,
     python,
 )
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.link import Role
 from pqkeep_server.backup import recovery_key
@@ -85,7 +85,7 @@ def run_as(uid: int, program: str, *arguments: object) -> str:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -138,7 +138,7 @@ def production(folder: Path) -> Iterator[Production]:
 
     def is_ready() -> bool:
         with suppress(httpx2.HTTPError):
-            return httpx2.get(f"{url}/healthz", timeout=REQUEST_SECONDS).status_code == OK
+            return httpx2.get(f"{url}/healthz", timeout=PATIENCE).status_code == OK
         return False
 
     with processes.running(
@@ -227,8 +227,8 @@ def resident(pid: int) -> int:
 def test_both_are_seen_from_outside(production: Production) -> None:
     """The configured management address reports that all parts are ready."""
     url = f"http://{production.management}"
-    assert httpx2.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
-    metrics = httpx2.get(f"{url}/metrics", timeout=60, trust_env=False).text
+    assert httpx2.get(f"{url}/readyz", timeout=PATIENCE, trust_env=False).status_code == 200
+    metrics = httpx2.get(f"{url}/metrics", timeout=PATIENCE, trust_env=False).text
     assert '\npqkeep_keys_database_up{shard="default"} 1.0\n' in metrics
 
 
@@ -316,7 +316,7 @@ CONNECT = """
 import socket, sys
 from pqkeep_protocol.codec import Ping, encode
 peer = socket.socket(socket.AF_UNIX)
-peer.settimeout(30)
+peer.settimeout(150)
 try:
     peer.connect(sys.argv[1])
     peer.sendall(encode(Ping(1)))
@@ -363,7 +363,7 @@ def event(operation, at_us):
 events = (event("suspend-tenant", now), event("rotate-root-key", now), event("encrypt", now),
     event("suspend-tenant", now - 10**14), event("resume-tenant", now + 10**14))
 peer, decoder = socket.socket(socket.AF_UNIX), FrameDecoder(TO_GATEWAY)
-peer.settimeout(30)
+peer.settimeout(150)
 peer.connect(sys.argv[1])
 for number, request in enumerate((ReloadRootKeys(tenant=INSTALLATION),
         RecordEvents(tenant=INSTALLATION, events=events))):
@@ -398,7 +398,7 @@ def test_operators_are_the_gateways_user_s_too(production: Production) -> None:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -539,7 +539,7 @@ def test_one_user_for_both_is_refused(folder: Path) -> None:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
     assert alone.returncode == os.EX_CONFIG
@@ -558,7 +558,7 @@ def test_start_needs_root(folder: Path) -> None:
             env=dict(processes.ENVIRONMENT),
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         assert ended.returncode in {1, os.EX_CONFIG}

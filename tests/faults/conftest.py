@@ -23,6 +23,7 @@ from tests.fixtures.postgresql import new_databases
 from tests.fixtures.preloaded import running_forked
 from tests.fixtures.processes import HOST
 from tests.fixtures.redis import running_valkey
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.audit import Recorded, RecordEvents, Submissions, TakeSubmissions
@@ -43,7 +44,6 @@ from pqkeep_protocol.metrics import GetMetrics, Metrics, one
 from pqkeep_server.initialise import IN_FILES, Layout, Stores, initialise
 
 PORTAL = "https://keep.example.org"
-SECONDS = 60.0
 
 Reply = Callable[[Call], ToGateway | bytes | None]
 """The reply to a call: a frame, other bytes, or nothing. b"" closes the connection."""
@@ -64,7 +64,7 @@ class FakeKeyService:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._serving.wait(SECONDS)
+        assert self._serving.wait(PATIENCE)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +74,7 @@ class FakeKeyService:
         """Stop and remove the socket."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(SECONDS)
+            self._thread.join(PATIENCE)
             assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -129,7 +129,7 @@ class FakeKeyService:
 
 def until_healthy(client: httpx2.Client) -> None:
     """Wait until a gateway responds, with an active key service behind it."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not client.get(client.base_url.join("/healthz")).is_success:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -181,7 +181,7 @@ def tenant_of_gateway(
     with (
         FakeKeyService(Layout(folder).socket) as fake,
         gateway_process(layout, folder / "output", is_forked=is_forked) as url,
-        httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=TLS) as client,
+        httpx2.Client(base_url=url, timeout=PATIENCE, trust_env=False, verify=TLS) as client,
     ):
         until_healthy(client)
         operator = {"X-API-Key": operator_key}
@@ -295,7 +295,7 @@ def gateways_with(
             stack.enter_context(
                 httpx2.Client(
                     base_url=stack.enter_context(gateway_process(layout, folder / name)),
-                    timeout=SECONDS,
+                    timeout=PATIENCE,
                     trust_env=False,
                     verify=TLS,
                 )
@@ -341,7 +341,7 @@ class MailingGateway:
             FakeKeyService(self.layout.socket),
             gateway_process(self.layout, self.output) as url,
             httpx2.Client(
-                base_url=f"{url}/api/v1", headers=self.operator, timeout=SECONDS, trust_env=False
+                base_url=f"{url}/api/v1", headers=self.operator, timeout=PATIENCE, trust_env=False
             ) as client,
         ):
             until_healthy(client)

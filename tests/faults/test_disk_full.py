@@ -19,6 +19,7 @@ from tests.crash_recovery.run import OUTBOX_SECONDS, at_work
 from tests.crash_recovery.snapshot import read, sqlite_urls
 from tests.crash_recovery.state import create_state
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.campaign
 
@@ -26,7 +27,6 @@ THREADS = 6
 BEFORE_SECONDS = 1.0
 FILLING_SECONDS = 0.3
 FULL_SECONDS = 3.0
-BACK_SECONDS = 30.0
 SIZE = 64 << 20
 CHUNK = 1 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -121,7 +121,7 @@ def _statuses(ledgers: Sequence[Ledger]) -> Counter[int]:
 
 def _until_all_is_well(ledgers: Sequence[Ledger]) -> None:
     """Wait for a second without 503 and with many successes."""
-    deadline = time.monotonic() + BACK_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while True:
         before = _statuses(ledgers)
         time.sleep(1)

@@ -22,12 +22,12 @@ from tests.fixtures import processes
 from tests.fixtures.caller import TLS
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import PostgresServer
+from tests.patience import PATIENCE
 
 from pqkeep_server.initialise import IN_FILES, Layout, Stores
 
 COUNT = 3
 TENANTS = 6
-SECONDS = 100.0
 MONTH_US = 31 * 86_400 * 1_000_000
 CONTRACT = (
     "INSERT INTO contracts (id, tenant_id, tier, status, started_at_us, period_start_us,"
@@ -68,7 +68,7 @@ class Several:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, self.installation.output
             time.sleep(0.05)
@@ -94,7 +94,7 @@ def several(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Several]
 
         def in_file(statement: str) -> list[tuple[Any, ...]]:
             file = Layout(installation.data).gateway / "accounts.sqlite3"
-            with closing(sqlite3.connect(file, timeout=SECONDS)) as connection, connection:
+            with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection, connection:
                 return connection.execute(statement).fetchall()
 
         def on_server(statement: str) -> list[tuple[Any, ...]]:
@@ -149,7 +149,7 @@ def test_a_limit_and_a_revocation_hold_on_every_gateway(several: Several) -> Non
     url = f"{several.installation.base_url}/api/v1/tenants/{tenant.tenant_id}"
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(httpx2.Client(trust_env=False, verify=TLS, timeout=SECONDS))
+            stack.enter_context(httpx2.Client(trust_env=False, verify=TLS, timeout=PATIENCE))
             for _ in range(20)
         ]
         with ThreadPoolExecutor(len(clients)) as pool:

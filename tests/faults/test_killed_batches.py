@@ -19,12 +19,12 @@ import pytest
 from tests.fixtures.caller import API, Caller
 from tests.fixtures.installation import Installation
 from tests.fixtures.postgresql import new_databases
+from tests.patience import PATIENCE
 
 from pqkeep_server.initialise import IN_FILES
 
 ITEMS = 32
 THREADS = 3
-SECONDS = 120.0
 PAUSE = 0.25
 """Seconds before a retry: each item of a batch counts against the tenant's rate limit."""
 KILLS = [1, pytest.param(12, marks=pytest.mark.campaign)]
@@ -55,7 +55,7 @@ def installation(
 
 def _send(installation: Installation, api_key: str, sent: Sent, stop: threading.Event) -> None:
     body = {"algorithm": KEM, "items": [{"key_version": 1}] * ITEMS}
-    with httpx2.Client(base_url=installation.base_url, timeout=SECONDS, trust_env=False) as client:
+    with httpx2.Client(base_url=installation.base_url, timeout=PATIENCE, trust_env=False) as client:
         while not stop.is_set():
             request_id = str(uuid.uuid4())
             headers = {"X-API-Key": api_key, "X-Request-ID": request_id}
@@ -77,7 +77,7 @@ def _send(installation: Installation, api_key: str, sent: Sent, stop: threading.
 def _until_response(sent: Sent, threads: Iterable[Future[None]], more: int) -> None:
     """Wait for this many more batch responses."""
     enough = len(sent.answered) + more
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while len(sent.answered) < enough:
         assert time.monotonic() < deadline
         for each in threads:

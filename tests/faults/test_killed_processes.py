@@ -20,13 +20,13 @@ import httpx2
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.campaign
 
 THREADS = 8
 BACK_SECONDS = 20.0
 """Seconds: more than a start takes on a busy machine."""
-PATIENCE_SECONDS = 60.0
 STEP_SECONDS = 0.7
 API = "/api/v1"
 AWAY = {502: "ERR_BAD_GATEWAY_001", 503: "ERR_SERVICE_001", 504: "ERR_TIMEOUT_001"}
@@ -111,7 +111,7 @@ def test_kill_in_the_middle_of_requests(start: Callable[..., Installation], vict
     limits = httpx2.Limits(max_connections=THREADS + 1)
     with (
         httpx2.Client(
-            base_url=installation.base_url, timeout=PATIENCE_SECONDS, limits=limits, trust_env=False
+            base_url=installation.base_url, timeout=PATIENCE, limits=limits, trust_env=False
         ) as client,
         ThreadPoolExecutor(THREADS) as pool,
     ):
@@ -145,7 +145,7 @@ def _until_back(installation: Installation, api_key: str) -> float:
     with httpx2.Client(
         base_url=installation.base_url, headers={"X-API-Key": api_key}, timeout=2, trust_env=False
     ) as client:
-        while time.monotonic() - began < PATIENCE_SECONDS:
+        while time.monotonic() - began < PATIENCE:
             with suppress(httpx2.TransportError):
                 response = client.post(f"{API}/kem/encrypt", json={"plaintext": "QUJD"})
                 if response.is_success:
@@ -189,8 +189,8 @@ def test_kill_of_pqkeepd(
     pids = list(installation.children().values())
     assert len(pids) == 2
     os.kill(installation.process.pid, signal.SIGKILL)
-    installation.process.wait(PATIENCE_SECONDS)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    installation.process.wait(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
     while any(_runs(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -14,9 +14,9 @@ import pytest
 from tests.faults.conftest import MailingGateway
 from tests.fixtures.certificate import Certificate
 from tests.fixtures.mail_server import MailServer
+from tests.patience import PATIENCE
 
 PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
-SECONDS = 60.0
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def waiting(gateway: MailingGateway) -> int:
 
 def until_said(gateway: MailingGateway, text: str) -> None:
     """Wait until the gateway logs something."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while text not in gateway.output.read_text():
         assert time.monotonic() < deadline, gateway.output.read_text()
         time.sleep(0.05)
@@ -64,7 +64,7 @@ def until_said(gateway: MailingGateway, text: str) -> None:
 def until_postponed(gateway: MailingGateway) -> None:
     """Wait until no e-mail is claimed: a claim lasts a minute, even after its gateway's end."""
     path = gateway.layout.gateway / "accounts.sqlite3"
-    deadline, is_claimed = time.monotonic() + SECONDS, True
+    deadline, is_claimed = time.monotonic() + PATIENCE, True
     while is_claimed:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -77,7 +77,7 @@ def until_postponed(gateway: MailingGateway) -> None:
 
 def until_none_waits(gateway: MailingGateway) -> None:
     """Wait until no e-mail is waiting."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while waiting(gateway):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -16,11 +16,11 @@ from tests.fixtures.installation import Installation, running
 from tests.fixtures.mail_server import MailServer
 from tests.fixtures.postgresql import PostgresServer, running_postgresql
 from tests.fixtures.redis import running_redis
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.management.readiness import CHECK_SECONDS, WAIT_SECONDS
 from pqkeep_server.initialise import Stores
 
-SECONDS = 60.0
 ACCOUNTS = ("pqkeep_gateway", "pqkeep_accounts")
 KEYS = ("pqkeep_keyservice", "pqkeep_keys")
 
@@ -44,7 +44,7 @@ class Parts:
 
     def wait_for(self, *expected: object) -> None:
         """Wait for a state of /readyz, while /livez is 200 all the time."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while (told := self.readiness()) != expected:
             assert self.client.get("/livez").status_code == 200
             assert time.monotonic() < deadline, told
@@ -120,7 +120,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
         )
         client = stack.enter_context(
             httpx2.Client(
-                base_url=installation.ready["management_url"], timeout=SECONDS, trust_env=False
+                base_url=installation.ready["management_url"], timeout=PATIENCE, trust_env=False
             )
         )
         yield Parts(installation, client, postgresql, port, redis, mail)

@@ -12,10 +12,11 @@ from uuid import UUID
 
 import httpx2
 import pytest
-from tests.faults.conftest import SECONDS, gateway_process, until_healthy
+from tests.faults.conftest import gateway_process, until_healthy
 from tests.fixtures import processes
 from tests.fixtures.caller import TLS
 from tests.fixtures.key_service import execute
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.algorithms import Algorithm
@@ -67,7 +68,7 @@ def layout(tmp_path: Path, redis_server: str) -> tuple[Layout, str]:
 
 def until_archived(status: Callable[[httpx2.Client], str], gateway: httpx2.Client) -> None:
     """Wait until a gateway shows the automatic archiving."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while status(gateway) != "archived":
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -84,7 +85,7 @@ def test_it_is_carried_out_once(layout: tuple[Layout, str], tmp_path: Path) -> N
             stack.enter_context(
                 httpx2.Client(
                     base_url=stack.enter_context(gateway_process(files, tmp_path / name)),
-                    timeout=SECONDS,
+                    timeout=PATIENCE,
                     trust_env=False,
                     verify=TLS,
                 )

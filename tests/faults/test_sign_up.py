@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from tests.fixtures.caller import REQUEST_SECONDS, TLS
+from tests.fixtures.caller import TLS
+from tests.patience import PATIENCE
 
 TENANTS = "/api/v1/tenants"
 
@@ -15,7 +16,7 @@ TENANTS = "/api/v1/tenants"
 def stranger(gateway_alone: tuple[httpx2.Client, str]) -> Iterator[httpx2.Client]:
     """A client without a credential."""
     with httpx2.Client(
-        base_url=gateway_alone[0].base_url, trust_env=False, verify=TLS, timeout=REQUEST_SECONDS
+        base_url=gateway_alone[0].base_url, trust_env=False, verify=TLS, timeout=PATIENCE
     ) as client:
         yield client
 

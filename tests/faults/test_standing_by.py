@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx2
-from tests.faults.conftest import SECONDS, FakeKeyService, gateway_process, until_healthy
+from tests.faults.conftest import FakeKeyService, gateway_process, until_healthy
+from tests.patience import PATIENCE
 
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_file import edited
@@ -24,7 +25,7 @@ def test_a_gateway_is_not_healthy_before_it_reaches_who_serves(tmp_path: Path) -
     with (
         FakeKeyService(standby) as standing_by,
         gateway_process(layout, output) as url,
-        httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
+        httpx2.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client,
     ):
         standing_by.epoch = 0
         while "connected to the key service" not in output.read_text():

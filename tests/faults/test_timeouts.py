@@ -18,13 +18,13 @@ import httpx2
 import pytest
 from tests.faults.conftest import FakeKeyService
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.codec import Answer, Call
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import Encrypt, Sign, Signed, Verified, Verify
 
 API = "/api/v1"
-LIMIT = 60.0
 """Seconds: ten, and a large reserve for a busy machine."""
 ENCRYPT = ("/kem/encrypt", {"plaintext": "QUJD"})
 SIGN = ("/signature/sign", {"message": "QUJD"})
@@ -57,7 +57,7 @@ def send_slowly(base_url: str, sent: bytes) -> Seen:
     url = urlsplit(base_url)
     assert url.hostname is not None
     began = time.monotonic()
-    with socket.create_connection((url.hostname, url.port), LIMIT + 1) as connection:
+    with socket.create_connection((url.hostname, url.port), PATIENCE + 1) as connection:
         connection.sendall(sent)
         received = ""
         try:
@@ -104,7 +104,7 @@ def before_a_stopped_key_service(installation: Installation) -> dict[str, list[S
     pid = installation.children()["pqkeep_keyservice"]
     headers = {"X-API-Key": tenant.api_key}
     with httpx2.Client(
-        base_url=installation.base_url, headers=headers, timeout=LIMIT, trust_env=False
+        base_url=installation.base_url, headers=headers, timeout=PATIENCE, trust_env=False
     ) as client:
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -149,7 +149,7 @@ def test_no_answer_in_time_is_504(seen: dict[str, list[Seen]], what: str) -> Non
     """If the key service does not reply, or not to this call, requests are 504 in time."""
     for one in seen[what]:
         assert (one.status, one.code) == (504, "ERR_TIMEOUT_001")
-        assert one.seconds < LIMIT
+        assert one.seconds < PATIENCE
 
 
 def test_other_calls_do_not_wait(seen: dict[str, list[Seen]]) -> None:
@@ -178,4 +178,4 @@ def test_a_request_that_does_not_arrive_is_given_up(
     """A client that stops inside its request gets 400 within ten seconds."""
     (one,) = seen[where]
     assert (one.status, one.code) == (400, "ERR_INVALID_001")
-    assert one.seconds < LIMIT
+    assert one.seconds < PATIENCE

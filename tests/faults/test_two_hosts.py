@@ -15,10 +15,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.faults.conftest import SECONDS, gateway_process, until_healthy
+from tests.faults.conftest import gateway_process, until_healthy
 from tests.fixtures.key_service import running_key_service
 from tests.fixtures.processes import HOST, children_by_module, free_port
 from tests.fixtures.relay import Relay, unchanged
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.algorithms import Algorithm
@@ -51,7 +52,7 @@ class TwoHosts:
         return self.post("/kem/encrypt", {"plaintext": base64.b64encode(plaintext).decode()})
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, [each.read_text() for each in self.outputs]
             time.sleep(0.02)
@@ -100,7 +101,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
             running_key_service(layout.key_service_settings, outputs[0], is_forked=False)
         )
         url = stack.enter_context(gateway_process(layout, outputs[1], is_forked=False))
-        client = stack.enter_context(httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False))
+        client = stack.enter_context(httpx2.Client(base_url=url, timeout=PATIENCE, trust_env=False))
         until_healthy(client)
         make_tenant(client, operator_key)
         gateway = children_by_module(os.getpid())["pqkeep_gateway"]  # the newest
@@ -184,7 +185,7 @@ def test_a_replayed_connection_does_nothing(link: TwoHosts) -> None:
     link.post("/kms/keys/rotate", {"algorithm": SIGNATURE}).raise_for_status()
     after = version(link)
     log = link.outputs[0].read_text()
-    with socket.create_connection((HOST, link.port), SECONDS) as replayed:
+    with socket.create_connection((HOST, link.port), PATIENCE) as replayed:
         replayed.sendall(b"".join(link.relay.sent[-1]))
         with suppress(ConnectionError):
             while replayed.recv(65536):  # the key service's half of a handshake

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 from tests.sampling import sampled
 
-SECONDS = 200.0
 PQKEEPD = Path(sys.executable).with_name("pqkeepd")
 LIKE_ANYBODY = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--")
 """Prefix for a program: root then has only the rights of a file's owner."""
@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_named_and_kept(stopped: Stopped, part: str, mess
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={"PATH": os.defpath},
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
             text=True,
         )

@@ -18,6 +18,7 @@ import pytest
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.postgresql import ACCOUNTS_ROLE, KEYS_ROLE, PostgresServer, running_postgresql
 from tests.fixtures.processes import HOST
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.unavailable import UnavailableError
@@ -294,7 +295,7 @@ def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -329,7 +330,7 @@ async def test_a_statement_that_hangs_ends_a_command(
     ) as other:
         other.execute("LOCK TABLE tenants IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(DatabaseError, match="in time"):
-            async with asyncio.timeout(60), snapshot(database) as run:
+            async with asyncio.timeout(PATIENCE), snapshot(database) as run:
                 await run(lambda connection: connection.exec_driver_sql("SELECT FROM tenants"))
 
 

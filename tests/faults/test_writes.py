@@ -23,11 +23,11 @@ from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import ACCOUNTS_ROLE, KEYS_ROLE, PostgresServer, running_postgresql
 from tests.fixtures.processes import HOST
 from tests.fixtures.redis import running_redis
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.commits import IN_WORDS, WriteProblem
 from pqkeep_server.initialise import IN_FILES, Stores
 
-SECONDS = 60.0
 SIZE = 96 << 20
 CHUNK = 1 << 20
 ACCOUNTS, KEYS = "accounts_database", "keys_database"
@@ -68,7 +68,7 @@ class Service:
     def wait_for(self, *parts: str, problem: WriteProblem | None) -> None:
         """Wait until the parts are missing for this reason, while /livez is 200 all the time."""
         expected = None if problem is None else {part: self.cause(part, problem) for part in parts}
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not _begins(told := self.causes(), expected):
             assert self.management.get("/livez").is_success
             assert time.monotonic() < deadline, told
@@ -137,7 +137,7 @@ def locked_file(name: str) -> Spoils:
     @contextmanager
     def is_locked(service: Service) -> Iterator[None]:
         file = service.installation.data / name
-        with closing(sqlite3.connect(file, isolation_level=None, timeout=SECONDS)) as other:
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=PATIENCE)) as other:
             other.execute("BEGIN EXCLUSIVE")
             yield
             other.execute("ROLLBACK")
@@ -247,7 +247,7 @@ def serving(
     with (
         running(folder, databases=stores, data=data) as installation,
         httpx2.Client(
-            base_url=installation.ready["management_url"], timeout=SECONDS, trust_env=False
+            base_url=installation.ready["management_url"], timeout=PATIENCE, trust_env=False
         ) as management,
     ):
         yield Service(installation, management, small_disk)
@@ -305,13 +305,13 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
     service.wait_for(problem=None)
     with spoils(service):
         service.wait_for(*parts, problem=problem)
-        assert httpx2.get(f"{public}/healthz", timeout=SECONDS).status_code == 503
+        assert httpx2.get(f"{public}/healthz", timeout=PATIENCE).status_code == 503
         if problem is WriteProblem.FULL and KEYS in parts:
             response = httpx2.post(
                 f"{public}/api/v1/kms/keys/generate",
                 headers={"X-API-Key": service.installation.ready["api_key"]},
                 json={"algorithm": "ML-KEM-768", "if_absent": True},
-                timeout=SECONDS,
+                timeout=PATIENCE,
             )
             if service.postgresql is None or not response.is_success:  # a page may have room for it
                 assert response.status_code == 503
@@ -321,7 +321,7 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
             found = service.installation.operator().get("/installation")["parts"]
             assert {each["name"]: each["reason"] for each in found if not each["ready"]} == expected
     service.wait_for(problem=None)
-    assert httpx2.get(f"{public}/healthz", timeout=SECONDS).status_code == 200
+    assert httpx2.get(f"{public}/healthz", timeout=PATIENCE).status_code == 200
     fields = {"algorithm": "ML-KEM-768", "if_absent": True}
     assert service.installation.demo().ask("POST", "/kms/keys/generate", fields).is_success
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.faults.conftest import SECONDS, FakeKeyService, gateway_process, until_healthy
+from tests.faults.conftest import FakeKeyService, gateway_process, until_healthy
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.codec import Call, Refusal
 from pqkeep_protocol.errors import ErrorKind
@@ -29,9 +30,9 @@ def test_another_shards_key_service_is_asked_nothing(tmp_path: Path) -> None:
         fake.reply, fake.shard = reply, "b"
         with (
             gateway_process(layout, output) as url,
-            httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
+            httpx2.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client,
         ):
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE
             while "it belongs to the shard b, not default" not in output.read_text():
                 assert client.get("/healthz").status_code == 503
                 assert time.monotonic() < deadline, output.read_text()

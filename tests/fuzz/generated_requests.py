@@ -33,9 +33,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.fuzz.reached import REACHED
-from tests.fuzz.world import REQUEST_SECONDS, Person, Tenant, World
+from tests.fuzz.world import Person, Tenant, World
+from tests.patience import PATIENCE
 
-READY_SECONDS = 60.0
 SLOW_SIGNATURES = 150
 """The most cases with SLH-DSA: a signature takes up to seconds."""
 CHECKS = (
@@ -154,7 +154,7 @@ def _start(pqkeepd: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _ready(process: subprocess.Popen[bytes], ready_file: Path) -> dict[str, str]:
-    deadline = time.monotonic() + READY_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not ready_file.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit("pqkeepd dev did not start")
@@ -266,7 +266,7 @@ def _send(world: World, cast: Cast, found: Findings, case: Any, *, positive: boo
         response = case.call(
             base_url=world.base_url,
             headers=_credentials(world, case, credential, person),
-            timeout=REQUEST_SECONDS,
+            timeout=PATIENCE,
         )
     except (requests.RequestException, ValueError, UnicodeError) as error:
         found.wrong.setdefault((name, type(error).__name__), str(error)[:300])

@@ -14,8 +14,8 @@ from typing import Any
 import requests
 from requests.adapters import HTTPAdapter
 from tests.fixtures.mailbox import Mailbox
+from tests.patience import PATIENCE
 
-REQUEST_SECONDS = 30.0
 TIMED_OUT = 504
 TRIES = 5
 ALIASES = ("ML-DSA-65", "ML-KEM-768")
@@ -112,7 +112,7 @@ class World:
                 json={} if body is None else body,
                 headers=headers,
                 cookies=None if person is None else person.cookies,
-                timeout=REQUEST_SECONDS,
+                timeout=PATIENCE,
             )
 
     def call(self, method: str, path: str, body: Any = None, **who: Any) -> Any:
@@ -175,12 +175,12 @@ class World:
             capture_output=True,
             text=True,
             check=True,
-            timeout=REQUEST_SECONDS,
+            timeout=PATIENCE,
         )
         return ended.stdout
 
     def algorithms(self) -> list[str]:
         """Return all algorithms, each under one name."""
-        document = requests.get(f"{self.base_url}/api/v1/openapi.json", timeout=REQUEST_SECONDS)
+        document = requests.get(f"{self.base_url}/api/v1/openapi.json", timeout=PATIENCE)
         found: list[str] = document.json()["components"]["schemas"]["Algorithm"]["enum"]
         return [each for each in found if each not in ALIASES]

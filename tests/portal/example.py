@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_server.initialise import KEYS_FILE, Layout
@@ -231,5 +232,5 @@ def _spread_counts(installation: Installation, tenant_id: str) -> None:
             for name, many in SHARES.items()
         ]
     database = Layout(installation.data).key_service / KEYS_FILE
-    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+    with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection, connection:
         connection.executemany("INSERT OR REPLACE INTO operation_counts VALUES (?, ?, ?, ?)", rows)

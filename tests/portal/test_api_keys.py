@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 from tests.fixtures.browser import assert_accessible, go_to
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import (
     MARKUP,
@@ -335,7 +336,7 @@ def flood() -> Iterator[Callable[[Caller], Counter[int]]]:
 
 def wait_for(responses: Counter[int], status: HTTPStatus, number: int) -> None:
     """Wait for this number of responses with a status."""
-    deadline = monotonic() + 60
+    deadline = monotonic() + PATIENCE
     while responses[status] < number:
         assert monotonic() < deadline, responses
         sleep(0.05)

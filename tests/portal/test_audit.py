@@ -16,6 +16,7 @@ from playwright.sync_api import Route, expect
 from tests.fixtures.browser import assert_accessible, go_to
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
 from tests.sampling import sampled
@@ -212,7 +213,7 @@ def test_the_commands_that_verify_the_log_work(installation: Installation, tmp_p
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

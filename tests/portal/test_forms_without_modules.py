@@ -14,8 +14,9 @@ import pytest
 from playwright.sync_api import Page as Tab
 from playwright.sync_api import Request, Route, expect
 from tests.fixtures.browser import Visit, Visitor
-from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, Caller
+from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation, running
+from tests.patience import PATIENCE
 from tests.portal.example import trust
 from tests.portal.visitors import cookies_of, get_page
 from tests.sampling import sampled, step
@@ -136,7 +137,7 @@ def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -
 @pytest.mark.parametrize("path", ["/docs", "/docs/login", "/docs/create_api_key"])
 def test_the_reference_has_no_forms(installation: Installation, path: str) -> None:
     """The reference's pages have no field that could be sent."""
-    response = httpx2.get(installation.base_url + path, timeout=REQUEST_SECONDS)
+    response = httpx2.get(installation.base_url + path, timeout=PATIENCE)
     assert response.is_success
     assert not Forms(response.text).forms
 
@@ -292,7 +293,7 @@ def test_a_form_of_another_site_is_refused(
         installation.base_url + ACTION,
         content=f"password={SECRET}",
         headers={**FORM, **headers},
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     assert response.status_code == status
     assert response.headers["Cache-Control"] == "no-store"
@@ -307,7 +308,7 @@ def test_a_large_form_is_not_kept(installation: Installation) -> None:
         installation.base_url + ACTION,
         content=b"password=" + b"x" * (16 << 20),
         headers=FORM,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     assert response.status_code == HTTPStatus.SEE_OTHER
 

@@ -20,8 +20,9 @@ from tests.connections.conftest import Client
 from tests.contract.rows import api_rows
 from tests.contract.test_stolen_cookie import ALLOWED
 from tests.fixtures.browser import go_to
-from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.caller import API, PASSWORD, TLS, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
 from tests.sampling import step
@@ -154,7 +155,7 @@ def _with_cookie(world: World, **headers: str) -> httpx2.Client:
         base_url=world.installation.base_url,
         headers={"Cookie": cookie, **headers},
         verify=TLS,
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
 
 
@@ -457,7 +458,7 @@ SMALL = 300_000
 def _copies(installation: Installation, table: str, where: str, **values: str) -> None:
     """Copy one row of the accounts database many times, with different values in some columns."""
     path = Layout(installation.data).gateway_settings.parent / "accounts.sqlite3"
-    with closing(sqlite3.connect(path, timeout=30)) as accounts, accounts:
+    with closing(sqlite3.connect(path, timeout=PATIENCE)) as accounts, accounts:
         names = [row[1] for row in accounts.execute(f"PRAGMA table_info({table})")]
         chosen = ", ".join(values.get(name, name) for name in names)
         accounts.execute(

@@ -15,8 +15,9 @@ from msgspec import structs
 from playwright.sync_api import expect
 from tests import texts
 from tests.fixtures.browser import assert_accessible
-from tests.fixtures.caller import REQUEST_SECONDS, Caller
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.example import migrate, trust
 from tests.portal.visitors import assert_fits, assert_well_formed
@@ -171,7 +172,7 @@ def test_what_mails_announce_is_translated(language: str) -> None:
 def test_a_person_gets_mail_in_the_language_of_their_last_page(installation: Installation) -> None:
     """A German page makes mails German: to the person, and to the people that they invite."""
     owner = installation.person(installation.new_tenant().tenant_id, email="mails@example.com")
-    with httpx2.Client(timeout=REQUEST_SECONDS) as client:
+    with httpx2.Client(timeout=PATIENCE) as client:
         for accepted in ("en", "de"):
             assert _page(client, owner, f"{ROOT}/team", accepted).status_code == HTTPStatus.OK
     invited = {"email": "mails-invited@example.com", "role": "viewer"}
@@ -187,7 +188,7 @@ def test_a_stranger_gets_mail_in_the_language_of_the_request(installation: Insta
     url = f"{installation.base_url}/api/v1/auth/register"
     body = {"email": "stranger-mails@example.com"}
     headers = {"Accept-Language": "de"}
-    response = httpx2.post(url, json=body, headers=headers, timeout=REQUEST_SECONDS)
+    response = httpx2.post(url, json=body, headers=headers, timeout=PATIENCE)
     assert response.is_success
     (mail,) = installation.mailbox.messages("stranger-mails@example.com", "registration", 1)
     assert mail["Subject"] == "Schließen Sie Ihre Registrierung bei pqkeep ab"
@@ -241,7 +242,7 @@ def _page(client: httpx2.Client, caller: Caller, path: str, accepted: str) -> ht
 def test_german_pages_have_no_english_text(people: dict[str, Caller]) -> None:
     """No text and no shown attribute of any page is the same as in the English page."""
     left: dict[str, set[str]] = {}
-    with httpx2.Client(timeout=REQUEST_SECONDS) as client:
+    with httpx2.Client(timeout=PATIENCE) as client:
         _compare(client, people, left)
     assert left == {}, "\n".join(f"{path}: {sorted(found)}" for path, found in left.items())
 
@@ -289,7 +290,7 @@ def test_a_choice_is_a_post_of_the_portal_itself(
 ) -> None:
     """A choice sets a cookie and leads back to a page of the portal, never elsewhere."""
     url = f"{installation.base_url}{ROOT}/language/{path}"
-    response = httpx2.request(method, url, headers=headers, timeout=REQUEST_SECONDS)
+    response = httpx2.request(method, url, headers=headers, timeout=PATIENCE)
     assert response.status_code == status
     assert ("pqkeep_language=de" in response.headers.get("set-cookie", "")) == (status == 303)
     if status == HTTPStatus.SEE_OTHER:

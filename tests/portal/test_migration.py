@@ -16,8 +16,9 @@ import httpx2
 import pytest
 from msgspec import structs
 from playwright.sync_api import expect
-from tests.fixtures.caller import REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.caller import TLS, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.example import CAMPAIGN, migrate
 from tests.portal.visitors import MARKUP, allowed, get_page, operations_on, prove
@@ -241,14 +242,14 @@ def test_who_may_download_a_report(installation: Installation, tenant: Caller) -
         assert "Write the day as 2026-01-31." in page.text
     url = f"{stranger.client.base_url}".rstrip("/") + query
     cookies = {cookie.name: cookie.value or "" for cookie in stranger.client.cookies.jar}
-    with httpx2.Client(cookies=cookies, verify=TLS, timeout=REQUEST_SECONDS) as client:
+    with httpx2.Client(cookies=cookies, verify=TLS, timeout=PATIENCE) as client:
         assert client.head(url).headers["content-type"] == "application/zip"
         elsewhere = client.get(url, headers={"Sec-Fetch-Site": "cross-site"})
         assert elsewhere.status_code == HTTPStatus.FORBIDDEN
         with client.stream("GET", url) as running:
             assert running.status_code == HTTPStatus.OK
         assert client.get(url).status_code == HTTPStatus.OK
-    nobody = httpx2.get(url, verify=TLS, timeout=REQUEST_SECONDS)
+    nobody = httpx2.get(url, verify=TLS, timeout=PATIENCE)
     assert (nobody.status_code, nobody.content) == (HTTPStatus.SEE_OTHER, b"")
 
 

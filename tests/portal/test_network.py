@@ -7,8 +7,9 @@ import re
 import httpx2
 from playwright.sync_api import expect
 from tests.fixtures.browser import Visit
-from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS
+from tests.fixtures.caller import PASSWORD
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
 
@@ -82,6 +83,6 @@ def test_every_file_that_a_page_names_is_served(installation: Installation) -> N
     assert named <= assets.documents().keys()
     modules = {url for url in named if url.endswith(".js")}
     for url in modules:
-        text = httpx2.get(installation.base_url + url, timeout=REQUEST_SECONDS).text
+        text = httpx2.get(installation.base_url + url, timeout=PATIENCE).text
         for name in re.findall(r'^import .*from "\./([^"]+)"', text, re.MULTILINE):
             assert name in assets.contents(), (url, name)

@@ -8,6 +8,7 @@ import subprocess
 from playwright.sync_api import expect
 from tests.fixtures.browser import assert_accessible
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
 
@@ -32,7 +33,7 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
     assert settings.endswith(f"PQKEEP_URL={installation.base_url}")
     script = "\n".join(("set -e", settings, "cd $(mktemp -d)", *steps[1:]))
     ended = subprocess.run(
-        ["/bin/sh", "-c", script], capture_output=True, text=True, timeout=120, check=False
+        ["/bin/sh", "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     said = ('"status":"active"', '"ciphertext":', '"plaintext":"aGVsbG8sIHdvcmxk"')

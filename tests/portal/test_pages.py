@@ -7,15 +7,15 @@ from http import HTTPStatus
 
 import httpx2
 import pytest
-from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.visitors import get_page
 
 from pqkeep_gateway.http.cookies import ACCESS
 
 
 def _get(installation: Installation, path: str, **cookies: str) -> httpx2.Response:
-    return httpx2.get(installation.base_url + path, cookies=cookies, timeout=REQUEST_SECONDS)
+    return httpx2.get(installation.base_url + path, cookies=cookies, timeout=PATIENCE)
 
 
 def test_a_page_without_a_session_leads_to_the_entrance_and_back(
@@ -82,14 +82,14 @@ def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) 
     response = httpx2.get(
         installation.base_url + "/portal/keys?status=active",
         headers={"Host": "api.example.org"},
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     assert response.status_code == HTTPStatus.TEMPORARY_REDIRECT
     assert response.headers["Location"] == "https://keep.example.org/portal/keys?status=active"
     here = httpx2.get(
         installation.base_url + "/portal/sign-in",
         headers={"Host": "keep.example.org"},
-        timeout=REQUEST_SECONDS,
+        timeout=PATIENCE,
     )
     assert here.status_code == HTTPStatus.OK
     for origin, refused in (("https://keep.example.org", False), ("https://example.net", True)):
@@ -97,6 +97,6 @@ def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) 
             installation.base_url + "/api/v1/auth/login",
             headers={"Origin": origin},
             json={},
-            timeout=REQUEST_SECONDS,
+            timeout=PATIENCE,
         )
         assert (response.status_code == HTTPStatus.FORBIDDEN) is refused

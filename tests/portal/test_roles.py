@@ -10,8 +10,8 @@ import httpx2
 import pytest
 from tests.contract.rows import api_rows
 from tests.fixtures import caller as fixtures_caller
-from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.example import trust
 
 from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, Role, may
@@ -73,7 +73,7 @@ def test_each_page_is_for_whom_the_access_table_says(
 ) -> None:
     """Permitted visitors get the page with their forms; others are refused or sent to sign in."""
     with httpx2.Client(
-        base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
+        base_url=installation.base_url, cookies=cookies[who], timeout=PATIENCE
     ) as browser:
         for page in PAGES:
             response = browser.get(_url(page, tenant_id, webhook))
@@ -117,7 +117,7 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
     forms = set()
     for who in (Role.OWNER, Credential.OPERATOR):
         with httpx2.Client(
-            base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
+            base_url=installation.base_url, cookies=cookies[who], timeout=PATIENCE
         ) as browser:
             for page in PAGES:
                 if page.admits(who) and page.path:
@@ -129,7 +129,7 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
     ]
     assert refused
     with httpx2.Client(
-        base_url=installation.base_url, cookies=cookies[role], timeout=REQUEST_SECONDS
+        base_url=installation.base_url, cookies=cookies[role], timeout=PATIENCE
     ) as browser:
         for operation, method, path in refused:
             response = browser.request(

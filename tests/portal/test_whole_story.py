@@ -18,6 +18,7 @@ from tests.fixtures.browser import Visit, go_to
 from tests.fixtures.caller import API, PASSWORD, Caller, client_of
 from tests.fixtures.certificate import Certificate
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 from tests.portal.visitors import allowed, keep_api_key, operations_on, prove
 
 from pqkeep_gateway import config as gateway_config
@@ -53,7 +54,7 @@ class Authenticator:
             with psycopg.connect(location) as server:
                 server.execute(forget)
         else:
-            with closing(sqlite3.connect(location, timeout=30)) as accounts, accounts:
+            with closing(sqlite3.connect(location, timeout=PATIENCE)) as accounts, accounts:
                 accounts.execute(forget)
         return self._totp.at(int(time.time()))
 

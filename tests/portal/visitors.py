@@ -11,8 +11,9 @@ from typing import Any
 import httpx2
 from playwright.sync_api import Page
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.caller import PASSWORD, TLS, Caller
 from tests.fixtures.installation import Installation
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.callers import GRANTS, Role
 from pqkeep_gateway.portal.phrases import INLINE
@@ -81,7 +82,7 @@ def get_page(person: Caller, path: str) -> httpx2.Response:
     """Return the source of a page."""
     cookies = {each.name: each.value or "" for each in person.client.cookies.jar}
     url = f"{person.client.base_url}".rstrip("/") + path
-    return httpx2.get(url, cookies=cookies, verify=TLS, timeout=REQUEST_SECONDS)
+    return httpx2.get(url, cookies=cookies, verify=TLS, timeout=PATIENCE)
 
 
 def operations_on(html: str) -> set[str]:

@@ -21,6 +21,7 @@ from tests.fixtures.caller import Caller, client_of
 from tests.fixtures.installation import CHEAP_PASSWORDS
 from tests.fixtures.key_service import running_key_service
 from tests.fixtures.postgresql import KEYS_ROLE, new_databases
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_keyservice import config as key_service_config
@@ -29,7 +30,6 @@ from pqkeep_server.settings_file import edited
 from pqkeep_server.shard_folders import add_shard
 from pqkeep_server.shards import ShardMoves
 
-SECONDS = 60.0
 SHARDS = ("default", "b")
 
 
@@ -69,7 +69,7 @@ class TwoShards:
         client = httpx2.Client(
             base_url=self.url,
             headers={} if credential is None else {"X-API-Key": credential},
-            timeout=SECONDS,
+            timeout=PATIENCE,
             trust_env=False,
         )
         return Caller(self.clients.enter_context(client), tenant_id)
@@ -133,12 +133,12 @@ class TwoShards:
 
     def readiness(self) -> tuple[int, list[str]]:
         """Return the status of /readyz, and the degraded parts."""
-        response = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=60)
+        response = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=PATIENCE)
         return response.status_code, response.json()["degraded"]
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for something."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.05)

@@ -30,6 +30,7 @@ from tests.crash_recovery.random_choices import SeededRandom
 from tests.fixtures.caller import API, TLS
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import KEYS_ROLE, new_databases, running_postgresql
+from tests.patience import PATIENCE
 
 from pqkeep.audit import verify
 from pqkeep_server.initialise import IN_FILES, Layout
@@ -236,7 +237,7 @@ class Run:
         for tenant in self.tenants.values():
             headers = {"X-API-Key": tenant.caller.credential}
             with httpx2.Client(
-                base_url=url, headers=headers, timeout=60, trust_env=False, verify=TLS
+                base_url=url, headers=headers, timeout=PATIENCE, trust_env=False, verify=TLS
             ) as mine:
                 for first in range(0, len(tenant.ciphertexts), BATCH):
                     some = {"items": tenant.ciphertexts[first : first + BATCH]}

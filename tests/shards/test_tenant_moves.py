@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from tests.fixtures.preloaded import pqkeepd_words
+from tests.patience import PATIENCE
 from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
 
 from pqkeep import Client
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tests.fixtures.caller import Caller
     from tests.shards.conftest import TwoShards
 
-SECONDS = 60.0
 OTHER = {"default": "b", "b": "default"}
 
 
@@ -61,7 +61,7 @@ def pqkeepd(two_shards: TwoShards, *words: str) -> subprocess.CompletedProcess[s
         check=False,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )
 
 
@@ -192,7 +192,7 @@ async def make_key_in_b(two_shards: TwoShards, tenant: TenantId) -> None:
     socket = two_shards.layout.run / "keyservice-b.sock"
     client = KeyClient(UnixSocket(str(socket)), shard="b")
     connected = asyncio.create_task(client.run())
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not await client.is_reachable():  # noqa: ASYNC110 - nobody is told of it
             await asyncio.sleep(0.05)
     request = GenerateKey(tenant=tenant, algorithm=Algorithm.X_WING, quota=None, idempotency=None)

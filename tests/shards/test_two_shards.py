@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.patience import PATIENCE
 from tests.portal.visitors import get_page
 
 from pqkeep import Client
@@ -190,7 +191,7 @@ def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
 @pytest.mark.campaign
 def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
     """Each metric of a key service has its shard as a label, and none is duplicated."""
-    text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False, timeout=60).text
+    text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False, timeout=PATIENCE).text
     lines = [line for line in text.splitlines() if line.startswith("pqkeep_audit_log_records{")]
     assert {line.partition("}")[0].partition("{")[2] for line in lines} == {
         'shard="default"',

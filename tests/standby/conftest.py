@@ -22,6 +22,7 @@ from tests.fixtures.installation import CHEAP_PASSWORDS
 from tests.fixtures.key_service import running_key_service
 from tests.fixtures.postgresql import new_databases
 from tests.fixtures.processes import Process
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, Stores, initialise
@@ -29,8 +30,6 @@ from pqkeep_server.settings_file import edited
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
-
-SECONDS = 60.0
 
 
 @dataclass
@@ -69,7 +68,7 @@ class Pair:
         client = httpx2.Client(
             base_url=self.url,
             headers={"X-API-Key": credential},
-            timeout=SECONDS,
+            timeout=PATIENCE,
             trust_env=False,
         )
         return Caller(self.clients.enter_context(client))
@@ -99,7 +98,7 @@ class Pair:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for something."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, [self.output(0), self.output(1)]
             time.sleep(0.05)

@@ -17,8 +17,8 @@ import requests
 from tests.fixtures import openbao
 from tests.fixtures.installation import running
 from tests.fixtures.postgresql import new_databases
+from tests.patience import PATIENCE
 
-REQUEST_SECONDS = 60
 SCOPES = [{"operations": ["*", "delete-keyrings"]}]
 """The scopes of an API key that may do everything."""
 
@@ -97,7 +97,7 @@ def connected() -> Iterator[Callable[..., hvac.Client]]:
         def client(**options: Any) -> hvac.Client:
             session = stack.enter_context(requests.Session())
             session.trust_env = False
-            return hvac.Client(session=session, timeout=REQUEST_SECONDS, **options)
+            return hvac.Client(session=session, timeout=PATIENCE, **options)
 
         yield client
 

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.openbao import NEEDS_OPENBAO, OPENBAO
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.campaign,
     NEEDS_OPENBAO,
     pytest.mark.parametrize("server", ["sqlite", "openbao"], indirect=True),
 ]
-REQUEST_SECONDS = 60
 SECRET = {"card": "4111 1111 1111 1111"}
 
 
@@ -56,9 +56,7 @@ def sealed(settings: Path, *, is_new: bool = False) -> Iterator[httpx2.Client]:
     process = processes.start([OPENBAO, "server", f"-config={settings}"], output)
     address = json.loads(settings.read_text())["api_addr"]
     try:
-        with httpx2.Client(
-            base_url=f"{address}/v1/", timeout=REQUEST_SECONDS, trust_env=False
-        ) as client:
+        with httpx2.Client(base_url=f"{address}/v1/", timeout=PATIENCE, trust_env=False) as client:
             ready = is_listening if is_new else is_active
             processes.wait_until(lambda: ready(client), process, output)
             yield client

@@ -16,13 +16,13 @@ from urllib.request import urlopen
 
 import pytest
 from tests.docs.conftest import shell
+from tests.patience import PATIENCE
 
 __all__ = ["prometheus", "shell"]
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / ".interop" / "bin"
 PROGRAM = shutil.which("alerts", path=str(BUILT))
 RULES = ROOT / "deploy" / "observability" / "alerts.yml"
-SECONDS = 60.0
 HISTORY = range(3600, 0, -60)
 """Before its first scrape, an installation counts as having had the same values for an hour."""
 
@@ -50,7 +50,7 @@ class Prometheus:
 
     def until(self, *alerts: str, ahead: float = 0.0, do: Callable[[], object] = int) -> None:
         """Scrape until these alerts are active. Before each scrape, do something."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while missing := {*alerts} - self.active(ahead):
             assert time.monotonic() < deadline, missing
             do()
@@ -58,21 +58,21 @@ class Prometheus:
 
     def until_silent(self, *alerts: str) -> None:
         """Scrape until none of these alerts is active."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while found := {*alerts} & self.active():
             assert time.monotonic() < deadline, found
             time.sleep(0.2)
 
     def until_only(self, alerts: AbstractSet[str], ignored: AbstractSet[str]) -> None:
         """Scrape until these alerts are active, and no others except ignored ones."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while (found := self.active() - ignored) != alerts:
             assert time.monotonic() < deadline, found
             time.sleep(0.2)
 
     def until_other(self, metric: str, value: str) -> None:
         """Scrape until a metric has another value."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while self.value(metric) in {value, ""}:
             assert time.monotonic() < deadline, value
             time.sleep(0.2)
@@ -113,4 +113,4 @@ def prometheus() -> Iterator[Prometheus]:
         yield Prometheus(process)
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(SECONDS) == 0
+        assert process.wait(PATIENCE) == 0

@@ -37,6 +37,7 @@ from tests.fixtures import processes
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.installation import Installation, initialise_data, running
 from tests.fixtures.witness import Witness, serving
+from tests.patience import PATIENCE
 from tests.standby.conftest import running_pair
 from tests.watchers.conftest import Prometheus
 from tests.witnesses.conftest import with_witness
@@ -116,7 +117,7 @@ def gateway_of(installation: Installation) -> int:
 def change(installation: Installation, statement: str, *values: object) -> None:
     """Change the accounts database."""
     path = installation.data / "gateway" / "accounts.sqlite3"
-    with closing(sqlite3.connect(path, timeout=30)) as database, database:
+    with closing(sqlite3.connect(path, timeout=PATIENCE)) as database, database:
         assert database.execute(statement, values).rowcount > 0
 
 
@@ -142,7 +143,7 @@ def test_a_key_service_that_hangs(
     with (
         stopped(key_service_of(healthy)),
         httpx2.Client(
-            base_url=healthy.base_url, headers=headers, timeout=60, trust_env=False
+            base_url=healthy.base_url, headers=headers, timeout=PATIENCE, trust_env=False
         ) as client,
     ):
         prometheus.until("PqkeepNotReady", "PqkeepShardNotReady")
@@ -330,7 +331,7 @@ def encrypt(installation: Installation) -> int:
         f"{installation.base_url}/api/v1/kem/encrypt",
         json={"plaintext": "AAAA"},
         headers={"X-API-Key": installation.ready["api_key"]},
-        timeout=60,
+        timeout=PATIENCE,
         trust_env=False,
     ).status_code
 
@@ -433,7 +434,7 @@ def watched(
         if tls is not True:
             url = url.replace("http:", "https:")
         client = stack.enter_context(
-            httpx2.Client(base_url=url, timeout=60, trust_env=False, verify=tls)
+            httpx2.Client(base_url=url, timeout=PATIENCE, trust_env=False, verify=tls)
         )
         until_healthy(client)
         if makes_tenant:

@@ -18,6 +18,7 @@ import pytest
 from tests.fixtures.installation import initialise_data
 from tests.fixtures.processes import free_port
 from tests.fixtures.witness import Witness, serving
+from tests.patience import PATIENCE
 
 from pqkeep_server.initialise import IN_FILES, Layout
 
@@ -27,7 +28,6 @@ SSH_KEYGEN, SSH_AGENT, SSH_ADD = (
     shutil.which(name) or name for name in ("ssh-keygen", "ssh-agent", "ssh-add")
 )
 ORIGIN = "pqkeep.example/audit"
-SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def litewitness(folder: Path) -> Iterator[Running]:
 
 
 def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

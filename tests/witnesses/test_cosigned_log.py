@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.witness import Response, Witness, serving
+from tests.patience import PATIENCE
 from tests.portal.visitors import get_page
-from tests.witnesses.conftest import ORIGIN, SECONDS, with_witness
+from tests.witnesses.conftest import ORIGIN, with_witness
 
 from pqkeep import Client
 from pqkeep.audit import verify
@@ -18,7 +19,7 @@ from pqkeep.audit import verify
 
 def until_state(client: Client, problem: str | None, size: int = 1) -> None:
     """Wait until the witness has this problem, or without one has cosigned this size."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while True:
         (found,) = client.audit.witnesses()
         if found.problem == problem and (problem is not None or (found.size or 0) >= size):
@@ -69,7 +70,7 @@ def test_a_witness_cosigns_the_log(tmp_path: Path) -> None:
     witness, is_known = Witness(), threading.Event()
 
     def respond(body: bytes) -> Response:
-        is_known.wait(SECONDS)
+        is_known.wait(PATIENCE)
         return witness.add_checkpoint(body)
 
     data, keys = tmp_path / "data", tmp_path / "keys.json"
@@ -79,7 +80,7 @@ def test_a_witness_cosigns_the_log(tmp_path: Path) -> None:
             running(tmp_path, data=data) as installation,
             of(installation, "api_key") as client,
         ):
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE
             while client.audit.keys().note_key is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)

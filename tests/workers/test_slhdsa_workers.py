@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 from tests.fixtures.processes import Process
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_protocol.administration import AnyAdministrationResult
@@ -58,7 +59,6 @@ QUICK = Algorithm.SLH_DSA_SHA2_128F
 QUEUED = Algorithm.SLH_DSA_SHA2_128S
 """Takes half as long as the slow one, for tests that wait for several."""
 ONE = KeyVersion(1)
-SECONDS = 60.0
 POLL_SECONDS = 0.01
 MESSAGE = b"a message"
 FEW_TURNS = 5
@@ -83,7 +83,7 @@ class Service:
 
     async def connect(self) -> None:
         """Connect as soon as it serves."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while self._connection is None:
                 assert self.process.poll() is None, self._socket.with_name("output").read_text()
                 try:
@@ -102,14 +102,14 @@ class Service:
         if self._connection is not None:
             self._connection.close()
 
-    async def ask(self, request: AnyRequest, seconds: float = SECONDS) -> Outcome:
+    async def ask(self, request: AnyRequest, seconds: float = PATIENCE) -> Outcome:
         """Return the result, or the kind of the refusal. It must arrive by the deadline."""
         assert self._connection is not None
         number = next(self._ids)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
         self._connection.send(Call(number, int(seconds * 1000), attribution, request))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             outcome = await self._waiting[number]
         unasked = Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
         assert not isinstance(outcome, unasked)
@@ -146,7 +146,7 @@ class Service:
 
     async def first_worker(self) -> int:
         """Return a worker process as soon as one exists."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for pid in self.workers():
                     return pid
@@ -154,7 +154,7 @@ class Service:
 
     async def busy_worker(self, before: dict[int, int]) -> int:
         """Return a worker that has used CPU time since ``before``, or is new."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for pid, ticks in self.workers().items():
                     if ticks >= before.get(pid, 0) + 5:
@@ -354,7 +354,7 @@ async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
     children = list(_children(victim.process.pid))
     victim.process.send_signal(signal.SIGTERM)
     assert isinstance(await signing, Signed)
-    await asyncio.to_thread(victim.process.wait, SECONDS)
+    await asyncio.to_thread(victim.process.wait, PATIENCE)
     assert victim.process.returncode == 0
     assert await _until_gone(children) == []
 

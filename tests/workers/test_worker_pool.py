@@ -10,6 +10,7 @@ from typing import TypeVar, TypeVarTuple
 from uuid import uuid4
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_keyservice.live.worker_processes import WorkerPool, WorkerProcess
@@ -18,7 +19,6 @@ from pqkeep_protocol.keys import TenantId
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
-SECONDS = 60.0
 WORKERS = 2
 
 
@@ -38,7 +38,7 @@ def _tenant() -> TenantId:
     return TenantId(uuid4())
 
 
-def _soon(seconds: float = SECONDS) -> float:
+def _soon(seconds: float = PATIENCE) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
@@ -146,7 +146,7 @@ async def test_no_tenant_has_more_than_its_share_running() -> None:
         await asyncio.sleep(0)
         assert sum(worker in queue._queue._free for worker in workers) == 0
         workers[0].release.set()
-        await asyncio.wait_for(late, SECONDS)
+        await asyncio.wait_for(late, PATIENCE)
         for worker in workers:
             worker.release.set()
         assert await asyncio.gather(*work) == [0] * 5
@@ -214,7 +214,7 @@ async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None
         time.sleep(0.15)  # noqa: ASYNC251 - the loop is late: both events are in its next round
         assert await running == 0
         assert await _kind(late) in (None, ErrorKind.DEADLINE_EXCEEDED)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             assert await queue.run(tenant, _soon(1.0), int) == 0
         assert not queue._queue._held[tenant]
 

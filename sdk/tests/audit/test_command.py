@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from sdk.tests.audit.conftest import Log, Signer
@@ -32,7 +33,7 @@ def run_program(program: Sequence[str | Path], *arguments: str | Path) -> tuple[
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert "Traceback" not in ended.stdout

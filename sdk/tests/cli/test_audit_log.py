@@ -6,6 +6,8 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from tests.patience import PATIENCE
+
 from pqkeep import Client, NotFoundError
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def test_a_checkpoint_on_demand(operator_command: Command, command: Command) -> 
 def _until_covered(tenant: Client) -> None:
     """Wait until a checkpoint covers the newest record."""
     (newest, *_) = tenant.audit.records(order="desc", page_size=1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             tenant.audit.proof(newest.id)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 from sdk.tests.fault_proxy import Fault, FaultProxy, Seen, forwarded, refused
+from tests.patience import PATIENCE
 
 from pqkeep import CampaignSource, CampaignTarget, Client, Scope
 from pqkeep.cli.stored import LARGEST
@@ -266,7 +267,7 @@ def test_two_runs_and_an_end_by_kill(
     with engine.begin() as connection:
         update = sa.update(table).where(table.c["No."] == 7).values({"select": written})
         connection.execute(update)
-    ended = [process.communicate(timeout=60) for process in two]
+    ended = [process.communicate(timeout=PATIENCE) for process in two]
     results = [json.loads(out) for out, _ in ended]
     assert [process.returncode for process in two] == [0, 0], ended
     assert {result["left"] for result in results} == {0}
@@ -313,7 +314,7 @@ def test_two_runs_over_a_folder(command: Command, campaign: Client) -> None:
     campaign.kem.encrypt(b"after the last request of the killed run")
     before = sent()
     two = [command.start(*run) for _ in range(2)]
-    results = [json.loads(process.communicate(timeout=60)[0]) for process in two]
+    results = [json.loads(process.communicate(timeout=PATIENCE)[0]) for process in two]
     assert [process.returncode for process in two] == [0, 0]
     moved = sum(result["moved"] for result in results)
     assert (sent() - before, {result["left"] for result in results}) == (moved, {0})
@@ -347,7 +348,7 @@ def test_a_database_that_goes_away(
             assert started.poll() is None, started.communicate()
     engine.dispose()
     server.crash()
-    _, said = started.communicate(timeout=60)
+    _, said = started.communicate(timeout=PATIENCE)
     assert (started.returncode, b"No.=" in said) == (8, False), said
     server.start()
     assert command(*run).status == 0

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command
@@ -39,7 +40,7 @@ def test_help_loads_little(arguments: tuple[str, ...]) -> None:
         [sys.executable, "-I", "-c", LOADED, *arguments],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     modules = json.loads(ended.stderr[ended.stderr.index(b'["') :])
     assert "pqkeep.cli.encryption" in modules

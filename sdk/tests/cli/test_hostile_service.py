@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sdk.tests.cli.conftest import Command
+from tests.patience import PATIENCE
 
 import pqkeep._call
 from pqkeep import Client, MalformedResponseError, PqkeepError, UnavailableError
@@ -129,7 +130,7 @@ def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> No
     response, error = RESPONSES[name]
     url = serve(lambda: itertools.repeat(response))
     with pytest.raises(error) as caught:
-        connect(url, API_KEY, timeout=20).keys.list()
+        connect(url, API_KEY, timeout=PATIENCE).keys.list()
     assert isinstance(caught.value, PqkeepError)
     assert len(str(caught.value)) > 10
     assert API_KEY not in str(caught.value)

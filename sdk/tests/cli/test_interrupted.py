@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep import Client
 
@@ -180,7 +181,7 @@ def test_nohup(command: Command, tenant: Client) -> None:
     process.stdin.write(HALF)
     process.stdin.flush()
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=90)
+    process.communicate(timeout=PATIENCE)
     assert (process.returncode, command.names()) == (0, {"target"})
 
 
@@ -192,7 +193,7 @@ def test_a_kill(command: Command, tenant: Client) -> None:
     process.stdin.write(HALF)
     process.stdin.flush()
     process.kill()
-    process.communicate(timeout=90)
+    process.communicate(timeout=PATIENCE)
     assert command.names() == set()
 
 
@@ -227,7 +228,7 @@ def test_a_closed_pipe(command: Command, tenant: Client) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, said = process.communicate(HALF, timeout=90)
+    _, said = process.communicate(HALF, timeout=PATIENCE)
     assert (process.returncode, said) == (141, b"")
 
 
@@ -237,7 +238,7 @@ def test_full_standard_output(command: Command, tenant: Client) -> None:
     with Path("/dev/full").open("wb") as full:
         for arguments in (("keys", "list"), ("keys", "public-key", "Kyber768")):
             process = command.start(*arguments, stdout=full)
-            _, said = process.communicate(timeout=90)
+            _, said = process.communicate(timeout=PATIENCE)
             assert (process.returncode, b"No space left on device" in said) == (1, True)
 
 
@@ -259,6 +260,6 @@ def _unread(pipe: IO[bytes]) -> int:
 def _ended(process: subprocess.Popen[bytes]) -> None:
     """Wait until all readers have ended."""
     try:
-        process.wait(30)
+        process.wait(PATIENCE)
     finally:
         process.kill()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep import Client, InvalidRequestError, UnreadableInputError
 from pqkeep.algorithms import LEGACY, LEGACY_DECRYPTING
@@ -29,7 +30,7 @@ DIGESTS = {"ECDSA-P-256": "sha256", "ECDSA-P-384": "sha384", "ECDSA-P-521": "sha
 def openssl(directory: Path, *arguments: str) -> bytes:
     """Return the output of a command of OpenSSL."""
     return subprocess.run(
-        [OPENSSL, *arguments], cwd=directory, capture_output=True, check=True, timeout=60
+        [OPENSSL, *arguments], cwd=directory, capture_output=True, check=True, timeout=PATIENCE
     ).stdout
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.patience import PATIENCE
 
 from pqkeep import DecryptionError
 from pqkeep.local import decrypt_file, encrypt, encrypt_file
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 PIECE = 262_144
 DATA = os.urandom(3 * PIECE + 5)
 SEED = bytes(range(64))
-WAIT_SECONDS = 60.0
 
 PROGRAM = """
 import os, resource, sys
@@ -163,7 +163,7 @@ def test_killed_in_the_middle(
         feed.write(sealed[:-1])  # a pipe holds 64 KiB: the rest has been read
         left = list(folder.iterdir())
         process.send_signal(signal.SIGKILL)
-        assert process.wait(WAIT_SECONDS) == -signal.SIGKILL
+        assert process.wait(PATIENCE) == -signal.SIGKILL
     assert sorted(folder.iterdir()) == left
     assert [path.name[:8] for path in left] == ([] if before == NAMELESS else [".pqkeep-"])
 
@@ -177,7 +177,7 @@ def test_somebody_else_is_first(start: Start, folder: Path, sealed: bytes, befor
     with pipe.open("wb", buffering=0) as feed:
         feed.write(sealed)
         target.write_bytes(b"precious")
-    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors.strip()) == (1, b"File exists")
     assert list(folder.iterdir()) == [target]
     assert target.read_bytes() == b"precious"
@@ -191,7 +191,7 @@ def test_no_room(start: Start, folder: Path, sealed: bytes, work: str, before: s
     source = folder.parent / "source"
     source.write_bytes(sealed)
     process = start(work, source, folder / "target", before=f"{before}\n{limit}")
-    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors.strip()) == (1, b"File too large")
     assert list(folder.iterdir()) == []
 
@@ -201,7 +201,7 @@ def test_without_nameless_files(start: Start, folder: Path, sealed: bytes) -> No
     source, target = folder.parent / "source", folder / "target"
     source.write_bytes(sealed)
     process = start("decrypt", source, target, before=NAMED)
-    assert process.wait(WAIT_SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     assert target.read_bytes() == DATA
     assert target.stat().st_mode & 0o777 == 0o600
     assert list(folder.iterdir()) == [target]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.patience import PATIENCE
 
 from pqkeep import DecryptionError, NotFoundError, PermissionDeniedError
 from pqkeep.errors import PqkeepError, UnreadableInputError
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 DATA = bytes(range(256)) * 1200
 SEED = bytes(range(64))
-WAIT_SECONDS = 60.0
 GIBIBYTE = 1 << 30
 
 PROGRAM = """
@@ -353,7 +353,7 @@ def test_killed_while_it_writes(pair_of: Callable[..., Pair], tmp_path: Path, ca
     old, new = pair_of("Kyber768", SEED), pair_of("Kyber768", bytes(64))
     path = file_for(tmp_path, old)
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path, str(call)], timeout=WAIT_SECONDS, check=False
+        [sys.executable, "-c", PROGRAM, path, str(call)], timeout=PATIENCE, check=False
     )
     assert ended.returncode == -signal.SIGKILL
     header = read_header(BytesIO(path.read_bytes()))

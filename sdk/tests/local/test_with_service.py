@@ -20,6 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from tests.patience import PATIENCE
 
 from pqkeep import (
     AsyncClient,
@@ -35,7 +36,6 @@ from pqkeep.local import Recipient, encrypt, encrypt_for_service, read_header
 
 ALGORITHMS = ["Kyber768", "X-Wing", "ML-KEM-1024"]
 MEBIBYTE = 1024 * 1024
-WAIT_SECONDS = 60.0
 DATA = os.urandom(MEBIBYTE + 1)
 Connect = Callable[..., Client]
 Answer = Callable[..., str]
@@ -57,7 +57,7 @@ def open_in(folder: Path) -> list[str]:
 
 def wait_until_open_in(folder: Path) -> None:
     """Wait until this process has an open file in a folder."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not open_in(folder):
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -169,7 +169,7 @@ def test_two_tenants(
 @pytest.fixture
 def cards(base_url: str, api_key: str) -> str:
     """A keyring with a key of version 1."""
-    with httpx2.Client(headers={"X-API-Key": api_key}, trust_env=False, timeout=60) as http:
+    with httpx2.Client(headers={"X-API-Key": api_key}, trust_env=False, timeout=PATIENCE) as http:
         for path, body in (
             ("/keyrings", {"name": "payments.cards"}),
             ("/keys/generate", {"algorithm": "Kyber768", "keyring": "payments.cards"}),
@@ -481,7 +481,7 @@ async def test_a_cancelled_stream(base_url: str, api_key: str) -> None:
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate("Kyber768")
         endless = asyncio.create_task(client.local.encrypt_stream(reader, Discard()))
-        await asyncio.to_thread(reader.is_read.wait, WAIT_SECONDS)
+        await asyncio.to_thread(reader.is_read.wait, PATIENCE)
         endless.cancel()
         with pytest.raises(asyncio.CancelledError):
             await endless
@@ -500,7 +500,7 @@ def test_without_the_extra() -> None:
         "except ImportError as error: print(error)"
     )
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
+        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=PATIENCE
     )
     said = f"local encryption is not installed: {how_to_install('local')}"
     assert ended.stdout.decode().strip() == said
