@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.patience import PATIENCE
 from tests.simulation.run import run
 from tests.simulation.two_shards import TwoShards
 
@@ -51,7 +52,7 @@ def test_a_seed_gives_the_same_run_again(seed: int) -> None:
 def test_another_process_gives_the_same_run_again() -> None:
     """A seed's trace is the same in another process, with other hashes and addresses."""
     command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     found = re.search(r"trace (\w+)$", done.stdout.strip())
     assert found is not None
     assert run(7).digest.startswith(found[1])
@@ -63,7 +64,7 @@ def test_several_processes_run_all_seeds() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "11", "--processes"]
     sums = {
         subprocess.run(
-            [*command, count], capture_output=True, text=True, check=True, timeout=120
+            [*command, count], capture_output=True, text=True, check=True, timeout=PATIENCE
         ).stdout.partition("}")[0]
         for count in ("1", "2")
     }
