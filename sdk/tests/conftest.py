@@ -26,7 +26,7 @@ Connect = Callable[..., Client]
 
 @dataclass(frozen=True)
 class Awaited:
-    """An object of an AsyncClient that behaves like that of a Client."""
+    """An object of an AsyncClient with the interface of a Client's object."""
 
     of: Any
     runner: asyncio.Runner

@@ -228,7 +228,7 @@ def test_the_installation(administrator: Client) -> None:
 def test_nobody_else_sees_the_installation(
     administrator: Client, connect: Connect, tenant: Tenant, base_url: str
 ) -> None:
-    """A tenant's API key sees neither the installation nor its operators."""
+    """A tenant's API key cannot see the installation or its operators."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     for look in (own.installation.get, own.operators.list):
         with pytest.raises(PermissionDeniedError):

@@ -622,7 +622,7 @@ def test_trust_of_other_programs_is_said_to_be_theirs(
 
 
 def test_a_service_without_tls(connect: Connect, base_url: str) -> None:
-    """An https:// address where plain HTTP responds is reported as such."""
+    """An https:// address fails with a clear message if the server speaks plain HTTP."""
     with pytest.raises(ConnectionFailedError, match=r"does not speak TLS: try http://"):
         connect(base_url.replace("http://", "https://"), NEVER_MADE).keys.list()
 

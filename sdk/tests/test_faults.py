@@ -255,7 +255,7 @@ def test_pauses() -> None:
     ("timeout", "read", "connect_in"), [(30.0, 15.0, 5.0), (9.0, 9.0, 5.0), (2.0, 2.0, 2.0)]
 )
 def test_patience_of_one_attempt(timeout: float, read: float, connect_in: float) -> None:
-    """An attempt waits 15 seconds, a connection 5, and neither beyond the deadline."""
+    """An attempt may wait 15 seconds, and a connection 5. The deadline ends both earlier."""
     with Client("http://127.0.0.1:9", "key", timeout=timeout) as client, httpx2.Client() as http:
         call = Call(method="GET", path="/", read=lambda data: data)
         request = Exchange(call, client._transport._settings).request(http)

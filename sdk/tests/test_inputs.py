@@ -499,7 +499,7 @@ def test_every_damage(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", TAGGED)
 def test_contradictions(algorithm: Algorithm) -> None:
-    """A key whose seed contradicts its expanded key or public key is refused."""
+    """A key is refused if its seed contradicts its expanded key or its public key."""
     seed, expanded = seed_of(algorithm), expanded_of(algorithm)
     public = public_key_of(algorithm)
     is_kem = algorithm in {Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024}

@@ -76,7 +76,7 @@ def test_items_name_their_own_rules(connect: Connect, response: Answer) -> None:
 def test_other_deprecations_are_ignored(
     connect: Connect, response: Answer, headers: tuple[tuple[str, str], ...]
 ) -> None:
-    """Headers that name no rule of the service, such as a proxy's own, cause no warning."""
+    """Headers that are not for a rule of the service, such as a proxy's, cause no warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         connect(response(BODY, 200, headers), API_KEY).kem.encrypt(b"x")

@@ -25,7 +25,7 @@ RULE = {
 
 
 def test_a_tenant_without_rules(client: Client) -> None:
-    """There is an empty list, no rule of a name, the profiles, and a preview of them."""
+    """Without rules the list is empty, and no name exists. Profiles have a preview."""
     listed = client.rules.list()
     assert (listed.rules, listed.revision) == ((), 0)
     with pytest.raises(NotFoundError):

@@ -71,7 +71,7 @@ _KEY_NAME = ("algorithm", "key_version", "keyring")
 def in_path(name: str) -> str:
     """Return a name as a segment of a path. Raises InvalidRequestError.
 
-    The path of an empty name, of ``.`` or of ``..`` would be that of something else.
+    The path of an empty name, ``.`` or ``..`` would lead to another object.
     """
     try:
         if name not in {"", ".", ".."}:

@@ -61,7 +61,7 @@ class Attempts:
         return max(self.ends - time.monotonic(), 0.001)
 
     def pause_after(self, error: PqkeepError) -> float | None:
-        """Return the seconds to wait before the next attempt, or None after the last one."""
+        """Return the seconds before the next attempt, or None if this was the last attempt."""
         if not isinstance(error, RETRIED) or self._made >= self._retries:
             return None
         usual = min(FIRST_PAUSE * 2**self._made, LONGEST_PAUSE)
@@ -79,8 +79,10 @@ _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LEN
 """OpenSSL's words for a response without TLS."""
 
 _ENCODINGS = frozenset({"identity", "gzip"})
-"""Accepted encodings of responses. Gzip expands a piece at most a thousand times. Several
-encodings, or an unknown one, could expand it without limit."""
+"""Accepted encodings of responses. Gzip expands a piece at most a thousand times.
+
+An unknown encoding, or several together, could expand a piece without limit.
+"""
 
 R = TypeVar("R")
 

@@ -1,6 +1,6 @@
 """Methods that combine many calls of another method into few requests.
 
-The call and the result of an item are the same as those of a single call.
+Each item has the call and the result of a single call.
 """
 
 import json
@@ -123,5 +123,5 @@ def _result(call: Call[R], result: Data) -> R | PqkeepError:
 
 
 def _given(call: Call[Any]) -> dict[str, object]:
-    """Return the fields of a body, without those that are None."""
+    """Return the fields of a body without those that have the value None."""
     return {name: value for name, value in (call.body or {}).items() if value is not None}

@@ -1,7 +1,7 @@
 """Reads a response piece by piece, and makes a result or an exception of it.
 
-An ordinary response stays in memory. JSON lines go to a file, which gets its name once the last line
-shows that it is complete.
+An ordinary response stays in memory. JSON lines go to a file. The file gets its name when the last
+line shows that it is complete.
 """
 
 import logging

@@ -214,7 +214,10 @@ class Proxy:
 
 
 def _proxy_for(url: httpx2.URL) -> Proxy | None:
-    """Return the environment's proxy for an address, or None, also if NO_PROXY has its host."""
+    """Return the environment's proxy for an address.
+
+    Return None if NO_PROXY has the address's host.
+    """
     proxies = getproxies()
     scheme = next((scheme for scheme in (url.scheme, "all") if proxies.get(scheme)), None)
     if scheme is None or _is_bypassed(url, proxies.get("no", "")):

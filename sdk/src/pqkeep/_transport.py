@@ -113,7 +113,7 @@ class _Body(httpx2.SyncByteStream):
 
 
 class _TimedPool(httpx2.BaseTransport):
-    """A pool of connections of which each wait ends with the exchange.
+    """A pool of connections. The end of the exchange ends each wait for a connection.
 
     ``httpx2.HTTPTransport`` takes no network backend, and its timeouts apply to single reads.
     """
@@ -156,7 +156,7 @@ def _url(url: httpx2.URL) -> httpcore2.URL:
 
 @contextmanager
 def _errors() -> Generator[None]:
-    """Raise the errors of httpcore2 as those of httpx2, which have the same names."""
+    """Replace errors of httpcore2 by the errors of httpx2 with the same names."""
     try:
         yield
     except _ERRORS as error:

@@ -1,7 +1,8 @@
 """``age-plugin-pqkeep``: age (c2sp.org/age) decrypts with a key that stays in the service.
 
 An X-Wing public key is a recipient of age, so age encrypts without this program. To decrypt, age
-starts it (c2sp.org/age-plugin), and it asks the service for the shared secret of each stanza:
+starts this program (c2sp.org/age-plugin). The program asks the service for the shared secret of
+each stanza:
 
     key, base nonce = HPKE key schedule (RFC 9180, base mode, 0x647a, HKDF-SHA-256,
                       ChaCha20-Poly1305, info = "age-encryption.org/mlkem768x25519")

@@ -53,9 +53,10 @@ class Client:
     ) -> None:
         """Take the service's address, without ``/api/v1``, and an API key.
 
-        Missing arguments come from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``
-        (or ``PQKEEP_TOKEN_FILE`` and ``PQKEEP_ROLE`` of a workload), ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from the named profile (see
-        pqkeep.profiles). A ``Profile`` object excludes all other sources.
+        Missing arguments come from the environment: ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or
+        ``PQKEEP_API_KEY_FILE``, ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``. A workload has
+        ``PQKEEP_TOKEN_FILE`` and ``PQKEEP_ROLE`` in place of an API key. Further values come from
+        the named profile (see pqkeep.profiles). A ``Profile`` object excludes all other sources.
         ``timeout`` is in seconds, for a call with all its attempts. ``retries`` is the number of
         attempts after the first. ``http://`` is refused for other machines, unless allowed.
         ``on_wait`` is called once, from another thread, if a call takes more than three seconds. It

@@ -86,7 +86,10 @@ class RuleWarning(DeprecationWarning):
     """
 
     def __init__(self, rule: str, deprecation: datetime | None, sunset: datetime | None) -> None:
-        """Take the rule's name, and the times from which it warns and denies; None: never."""
+        """Take the rule's name, and the times when it begins to warn and to deny.
+
+        None means never.
+        """
         ends = "ends" if sunset is None else f"denies from {sunset:%Y-%m-%dT%H:%M:%SZ} on"
         super().__init__(
             f"the rule {rule} {ends} an algorithm that this program uses for new data or keys; the"

@@ -1,4 +1,4 @@
-"""What the service returns. A repr shows neither secrets nor long byte strings.
+"""What the service returns. A repr shows no secrets and no long byte strings.
 
 Times are aware, in UTC. Identifiers are UUIDs as text.
 """
@@ -12,7 +12,7 @@ from pqkeep.errors import MalformedResponseError
 
 R_co = TypeVar("R_co", covariant=True)
 INFO_LINES = 5
-"""The info of an import key: a label, its id, the algorithm, the keyring, and the expiry."""
+"""The info of an import key: a label, id, algorithm, keyring, and expiry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,7 @@ class Keyring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleException:
-    """An API key for which a rule only warns until a time."""
+    """An API key that a rule still lets through with a warning, until a time."""
 
     api_key: int
     """The API key's version."""
@@ -453,7 +453,7 @@ class SearchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The permissions of an API key. A field that is None does not restrict it."""
+    """The permissions of an API key. A field with the value None does not restrict the API key."""
 
     operations: tuple[str, ...] | None = None
     """Names of operations and groups, such as ``use``. docs/api.md lists them."""
@@ -508,7 +508,7 @@ class ApiKey:
     created_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None = None
-    """This field and the following ones need ``details``. This one is up to 30 seconds late."""
+    """This and the following fields need ``details``. This field is up to 30 seconds late."""
     last_used_from: str | None = None
     """The source address of the last use."""
     overlap_ends_at: datetime | None = None
@@ -807,7 +807,7 @@ class RecordCounts:
     total: int
     """The counted records."""
     values: int
-    """The number of values, also those that are not listed."""
+    """The number of values, including values that are not listed."""
     next: int | str | None
     """The ``before`` that counts older records. None: all were counted."""
 

@@ -1,4 +1,4 @@
-"""New files that get their name only when they are complete and on disk.
+"""New files. A file gets its name only when it is complete and on disk.
 
 On Linux such a file has no name before: a killed process leaves nothing. On other systems and some
 file systems it has a temporary name beside the target. Errors remove it; a killed process leaves it
@@ -39,7 +39,8 @@ def new_file(
 ) -> Generator[BinaryIO]:
     """Open a new file for a block. If the block fails, no file is left.
 
-    Raises OSError, and FileExistsError unless ``replace``, before the block if possible.
+    Raises OSError. Raises FileExistsError if the file exists and ``replace`` is False, before the
+    block if possible.
     """
     path = Path(target)
     _refuse_existing(path, replace=replace)

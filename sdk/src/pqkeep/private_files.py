@@ -1,8 +1,8 @@
 """Reads files that only their owner may read: the profile file and files of API keys.
 
-A file of root may be readable for a group whose only user is that of this process: Kubernetes mounts
-secrets like this (``fsGroup``). Owner and mode are checked on the open file. Pipes, such as those of
-password managers, are not checked: only this process reads from them.
+A file of root may be readable for a group if this process's user is the group's only member:
+Kubernetes mounts secrets like this (``fsGroup``). Owner and mode are checked on the open file.
+Pipes, for example from a password manager, are not checked: only this process reads from them.
 """
 
 import os
@@ -41,7 +41,7 @@ def _is_shared(status: os.stat_result) -> bool:
 
 
 def _is_of_one_user(group: int) -> bool:
-    """Return True if a group has only this process's user, or for root only one user."""
+    """Return True if a group has only this process's user. For root, any single user is enough."""
     import grp  # noqa: PLC0415 - not there on Windows
     import pwd  # noqa: PLC0415 - not there on Windows
 

@@ -102,7 +102,7 @@ def test_a_format_that_is_not_known(
 
 
 def test_a_format_that_is_not_known_hides_nothing(log: Log, save: Save, keys: Path) -> None:
-    """An unknown format does not hide an edited record, nor an edit of its neighbours."""
+    """An unknown format hides no edited record, and no edit of the neighbouring records."""
     lines = log.export()
     lines[9]["record"] |= {"format": 99, "outcome": "edited"}
     lines[12]["record"]["outcome"] = "edited"

@@ -127,7 +127,7 @@ def edited(log: Log) -> list[Line]:
 def test_a_log_that_does_not_continue_what_it_names(
     log: Log, save: Save, *, is_whole: bool
 ) -> None:
-    """The succession is refused if the earlier records differ from the ones that the old log signed."""
+    """The succession is refused if the old log did not sign the same earlier records."""
     forged = continued(log, succession_of(log), edited(log))
     tenant = None if is_whole else log.records[1]["tenant_id"]
     report = verify([save("export.jsonl", exported(forged, log, tenant))])
@@ -146,7 +146,7 @@ def test_a_succession_that_is_not_in_the_log(log: Log, new: Log, save: Save, key
 def test_without_the_succession_it_is_another_log(
     log: Log, new: Log, save: Save, keys: Path
 ) -> None:
-    """A log without such a record does not continue the other log."""
+    """A log without the succession record does not continue the other log."""
     kept = save("kept.jsonl", [log.checkpoint(3)])
     report = verify([kept, save("export.jsonl", new.export())], keys)
     assert Kind.ANOTHER_LOG in {finding.kind for finding in report.findings}

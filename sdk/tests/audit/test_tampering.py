@@ -670,7 +670,7 @@ def test_nesting(tmp_path: Path, keys: Path, opening: str, depth: int) -> None:
 def test_any_choice_of_lines(
     log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Of all choices of a whole export's records, only all in order are verified."""
+    """Of all selections from an export's records, only all records in order verify."""
     _check_choice(log.export(), tmp_path_factory.mktemp("choice"), data, is_whole=True)
 
 
@@ -679,7 +679,7 @@ def test_any_choice_of_lines(
 def test_any_choice_of_a_tenants_lines(
     log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Of all choices of a tenant's records, only the first ones in order are verified."""
+    """Of all selections from a tenant's records, only the first records in order verify."""
     lines = log.export(tenant=log.records[0]["tenant_id"])
     _check_choice(lines, tmp_path_factory.mktemp("choice"), data, is_whole=False)
 

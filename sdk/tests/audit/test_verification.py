@@ -48,7 +48,7 @@ def test_a_tenants_export(log: Log, save: Save, keys: Path, size: int) -> None:
 
 
 def test_the_report(log: Log, save: Save, keys: Path, signer: Signer) -> None:
-    """The report names the log, the checkpoint, its root and place, and the key that signed it."""
+    """The report names the log, the checkpoint with root and position, and the signing key."""
     path = save("export.jsonl", log.export())
     report = verify([path], keys)
     assert report.log_id == log.log_id

@@ -29,7 +29,7 @@ SECONDS = 1_795_000_000
 
 @pytest.fixture(scope="module")
 def noted() -> Witness:
-    """The log's key for notes, which signs them as a witness of that name would."""
+    """The log's key for signing notes as if the log were a witness of that name."""
     return Witness(ORIGIN)
 
 

@@ -51,7 +51,7 @@ ANOTHER = ("X25519", b64encode(bytes(32)).rstrip(b"=").decode()), bytes(32)
 """A stanza of another kind."""
 
 Stanza = tuple[Sequence[str], bytes]
-"""The arguments, of which the first is the type, and the body."""
+"""The stanza's arguments (the first is the type), and its body."""
 
 
 def wrapped(public_key: bytes, file_key: bytes = FILE_KEY) -> bytes:
@@ -104,7 +104,7 @@ def decrypted(identity: str | Identity, *files: Sequence[Stanza]) -> list[tuple[
 
 
 def said(data: bytes) -> list[tuple[str, bytes]]:
-    """Return the commands of the plugin after this input, without the last, which is done."""
+    """Return the plugin's commands for this input, without the final ``done``."""
     output = BytesIO()
     _decrypt(_Age(BytesIO(data), output))
     reader = _Age(BytesIO(output.getvalue()), BytesIO())
@@ -234,7 +234,7 @@ def test_recipients_in_both_distributions() -> None:
 
 
 def test_stanzas_of_others_are_passed_over(identity: Identity, public_key: bytes) -> None:
-    """The key's own stanza is found among those of others; without one there is no response."""
+    """A key's own stanza is found among other stanzas. Other stanzas alone return nothing."""
     own, of_another = (
         stanza(wrapped(public_key)),
         stanza(wrapped(bech32.decode(KNOWN["recipient"])[1])),
@@ -360,7 +360,7 @@ def test_a_damaged_identity(public_key: bytes) -> None:
 
 
 def test_identities_that_are_no_identities(identity: Identity, public_key: bytes) -> None:
-    """One damaged identity, or one of another program, ends the decryption with all others."""
+    """One damaged or foreign identity ends the decryption, even beside correct identities."""
     own = stanza(wrapped(public_key))
     other = bech32.encode("age-plugin-yubikey-", b"1234").upper()
     for text in (KNOWN["identity"], other, identity.encoded()[:-1], "\x1b[2J"):
@@ -455,7 +455,7 @@ def test_without_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rotation_and_keyrings(
     identity: Identity, public_key: bytes, tenant: Client, installation: Installation
 ) -> None:
-    """An old file opens after a rotation, for its own version and keyring, until that is archived."""
+    """A rotation does not stop the decryption of old files. Archiving their key version does."""
     own = stanza(wrapped(public_key))
     tenant.keys.rotate("X-Wing")
     tenant.keyrings.create("payments")

@@ -214,7 +214,10 @@ def require_same_end(command: Command, operator: Client, file: Path, tenants: in
 def test_a_run_that_was_killed_is_finished_by_the_next(
     operator_command: Command, operator: Client, proxy: FaultProxy, number: int, when: str
 ) -> None:
-    """A run that is killed at any change, before or after the service made it, leaves no trace."""
+    """If a run is killed at any change, the next run finishes it.
+
+    Each kill is before or after the service made the change.
+    """
     file = operator_command.directory / "two.yaml"
     file.write_bytes(declared(tenant(f"Acme {uuid4()}"), tenant(f"Acme {uuid4()}")))
     apply_killed(operator_command, proxy, file, number, is_sent=when == "after")

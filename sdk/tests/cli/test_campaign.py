@@ -395,7 +395,7 @@ def test_columns_that_name_the_key(
 def test_lines(
     command: Command, campaign: Client, with_key: Callable[[str], Command], operator: Client
 ) -> None:
-    """Lines go from standard input to standard output, and moved ones keep their positions.
+    """Lines go from standard input to standard output, and moved lines keep their positions.
 
     The scope ``campaigns`` is enough for that.
     """

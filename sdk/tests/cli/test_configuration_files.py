@@ -97,7 +97,7 @@ def test_a_bomb_costs_nothing() -> None:
     "text", ["é", "no", "12", "\x1b[2J", "\u202e", "a\nb", "", "'", "*a", "1e3"]
 )
 def test_written_texts_are_read_again(text: str) -> None:
-    """A text that was written is the same text when it is read, and has no control characters."""
+    """A text that was written is read back unchanged. The file has no control characters."""
     shown = written({"version": "1", "text": text})
     node = parsed(shown.encode(), "file")
     assert node.members["text"][1].text == text  # type: ignore[union-attr, call-overload] # they are mappings

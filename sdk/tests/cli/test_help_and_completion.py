@@ -35,7 +35,7 @@ app()
     ],
 )
 def test_help_loads_little(arguments: tuple[str, ...]) -> None:
-    """Help loads neither HTTP nor cryptography nor tables."""
+    """Help does not load HTTP, cryptography or tables."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", LOADED, *arguments],
         capture_output=True,

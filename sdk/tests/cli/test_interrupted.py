@@ -82,7 +82,7 @@ READING: dict[str, tuple[str, ...]] = {
 def test_a_signal_before_a_read(command: Command, tenant: Client, name: str) -> None:
     """A signal that does not interrupt the read of a pipe or FIFO still ends the command.
 
-    The main thread blocks the signal, so it arrives as if just before the read.
+    The main thread blocks the signal, so the signal arrives as if just before the read.
     """
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def test_keyrings(command: Command, tenant: Client) -> None:
-    """A keyring is created, changed, shown and listed, and has its own keys."""
+    """A keyring is created, changed, shown and listed.
+
+    Its keys are separate from other keyrings' keys.
+    """
     asked = ("--label", "team=payments", "--purpose", "encrypt", "--rotation-days", "90")
     assert command("keyrings", "create", "payments.cards", *asked).status == 0
     made = tenant.keyrings.get("payments.cards")

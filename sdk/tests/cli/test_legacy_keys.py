@@ -226,7 +226,7 @@ def test_an_expected_public_key_must_match() -> None:
 
 
 def test_nothing_is_made_with_them(tenant: Client) -> None:
-    """Every operation refuses legacy keys that do not support it, and names what they support."""
+    """Legacy keys refuse unsupported operations, and the error names the supported ones."""
     tenant.keys.generate("Kyber768", if_absent=True)
     for algorithm in sorted(LEGACY):
         named: dict[str, Any] = {"algorithm": algorithm, "key_version": 1}

@@ -54,7 +54,7 @@ def test_what_login_writes(newcomer: Command, base_url: str, api_key: str) -> No
 
 
 def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> None:
-    """Another profile with any name is added, and the existing ones stay."""
+    """A profile with any name can be added, and the existing profiles stay."""
     path = config(newcomer)
     path.parent.mkdir(parents=True)
     path.write_text(f'[profiles.default]\nurl = "{ELSEWHERE}"\napi_key_file = "/run/ü\\""\n')

@@ -138,7 +138,7 @@ def test_a_cut_output_is_completed(mover: Mover, lost: int) -> None:
 
 
 def test_a_bad_ciphertext_does_not_stop_the_others(mover: Mover, tenant: Client) -> None:
-    """Each failed line is named with its reason. The status is 7 in this run and in later ones."""
+    """Each failed line is named with its reason. The status is 7, also in later runs."""
     good = encrypted("cards", b"text")
     damaged = good[:-8] + "AAAAAAAA"
     bad = (damaged, "vault:v0:AAAA", "nonsense", "pqk1.a.b", '"a,b', "vault:v1", "ü")
@@ -254,7 +254,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_another_file_is_not_changed(mover: Mover, name: str) -> None:
-    """A file that is not the output of this input is refused and stays as it is."""
+    """A file that is not the output for this input is refused, and stays unchanged."""
     old = encrypted("cards", b"text")
     text, before = (part.replace("{old}", old) for part in REFUSED[name])
     mover.write("old", text)

@@ -95,7 +95,7 @@ WHOLE: dict[str, tuple[str, list[dict[str, list[str]]]]] = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_scopes_can_say_is_translated(name: str) -> None:
-    """The scopes are those of the policy, and nothing is left out."""
+    """The scopes equal the policy exactly, and no rule is left out."""
     text, scopes = WHOLE[name]
     assert translated(text) == Translation(tuple(scopes), (), 0)
 

@@ -17,7 +17,7 @@ FORMAT = (DOCS / "local-format.md").read_text()
 
 
 def test_every_method() -> None:
-    """The guide names every method of client.local, and both clients have the same ones."""
+    """The guide names every method of client.local. Both kinds of client have the same methods."""
     methods, awaited = (
         {name for name in dir(kind) if not name.startswith("_")}
         for kind in (local.Local, local.AsyncLocal)

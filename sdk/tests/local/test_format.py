@@ -121,7 +121,7 @@ def test_what_the_vectors_refuse(
 
 
 def test_interrupted_changes(vectors: Any, files: Mapping[str, bytes], documented: Reader) -> None:
-    """After an interrupted change, the recipients are the old or the new ones, as in the vectors."""
+    """After an interrupted change, the recipients are the old or the new ones of the vector."""
     secrets = {name: bytes.fromhex(key["shared_secret"]) for name, key in vectors["keys"].items()}
     for case in vectors["interrupted"]:
         data = assembled(case["parts"], files)

@@ -171,7 +171,10 @@ def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: P
 
 
 def test_a_new_file_key(kyber: Pair, other: Pair, third: Pair, tmp_path: Path) -> None:
-    """The old file key opens nothing of the new file, whose owner, mode and link stay."""
+    """The old file key opens nothing in the new file.
+
+    Owner, mode and symbolic link stay the same.
+    """
     path, link = file_for(tmp_path, kyber, other), tmp_path / "link"
     link.symlink_to(path)
     path.chmod(0o640)
@@ -214,7 +217,7 @@ def test_a_new_file_key_of_any_size(kyber: Pair, size: int) -> None:
 
 
 def test_a_damaged_file_keeps_its_file_key(kyber: Pair, tmp_path: Path) -> None:
-    """If a segment is damaged, or the file changes meanwhile, the file stays as it is."""
+    """If a segment is damaged, or the file changes during the move, the file stays as it is."""
     path = file_for(tmp_path, kyber)
     whole = path.read_bytes()
     damaged = whole[:-20] + bytes((whole[-20] ^ 1,)) + whole[-19:]
@@ -271,7 +274,7 @@ def test_a_header_without_room(
 
 
 def test_every_byte_at_which_a_change_is_cut_off(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """At each byte of a change, a file opens with its old recipients or its new ones."""
+    """After a kill at any byte of a change, a file opens with its old or its new recipients."""
     path = file_for(tmp_path, kyber)
     before = path.read_bytes()
     writes = recorded(path, kyber, Change(to=other.recipient))

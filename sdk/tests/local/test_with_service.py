@@ -47,7 +47,7 @@ def contents(folder: Path) -> list[Path]:
 
 
 def open_in(folder: Path) -> list[str]:
-    """Return this process's open files in a folder, also nameless ones."""
+    """Return this process's open files in a folder, including files without a name."""
     paths = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # it is closed by now

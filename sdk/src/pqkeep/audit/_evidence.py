@@ -3,9 +3,9 @@
 Signatures are ML-DSA-65 (FIPS 204) or SLH-DSA-SHA2-128s (FIPS 205). Their libraries are imported
 for the first signature. Signatures need the extra ``pqkeep[audit]``.
 
-After a restore from a backup, a new log continues the old one. It contains the old records that are
-in the backup, then a record that names the old log, then new records. Records of the old log after
-the backup are lost.
+After a restore from a backup, a new log continues the old one. First it has the old records from
+the backup, then a record that names the old log, then new records. Records of the old log after the
+backup are lost.
 """
 
 import math
@@ -160,7 +160,7 @@ def collect_evidence(
 ) -> Evidence:
     """Report invalid statements, and return the valid ones.
 
-    Without trusted keys, the keys in the files verify the signatures.
+    Without trusted keys, signatures are verified with the keys in the files.
     """
     log_id = _firstlog_of([*(trusted or ()), *located])
     lineage = find_lineage(log_id, located)

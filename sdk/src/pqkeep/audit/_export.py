@@ -1,12 +1,12 @@
 """Verifies the records of one export against the signed tree, in one pass.
 
-Without inclusion proofs, all records are added to the tree, and its root is compared at the end.
-Such an export can start after some records: its first line then has the hashes of the subtrees
-before it. The next export in the same file may begin where this one ends.
+Without inclusion proofs, all records are added to the tree. At the end its root is compared. Such
+an export can start after some records: its first line then has the hashes of the subtrees before
+it. The next export in the same file may begin where this one ends.
 
 The record ids of a whole export run from 1 to its size. The record numbers of a tenant's export
 begin at 1. So the next position is always known. A record with a wrong proof does not fill its
-position. The record was edited if no other record fills its position, and inserted if one does.
+position. If another record has the same position, the record was inserted; otherwise it was edited.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ MOST_GAPS = 10_000
 
 
 class Gap(NamedTuple):
-    """Missing positions from ``begin`` until before ``end``, and the line that came instead."""
+    """Missing positions from ``begin`` until before ``end``, and the line found in their place."""
 
     begin: int
     end: int

@@ -26,7 +26,7 @@ from pqkeep.verification import verify as verify_signature
 
 FORMAT = "pqkeep/v1/migration-report"
 DOWNLOAD = "pqkeep/v1/migration-download"
-"""The format of a report of the portal. It has neither counts nor text."""
+"""The format of a report from the portal. Such a report has no counts and no text."""
 MANIFEST, EXPORT, TEXT = "manifest.json", "audit.jsonl", "report.md"
 INVENTORY, RULES, CAMPAIGNS = "inventory.json", "rules.json", "campaigns.json"
 EXTERNAL, CBOM, COUNTS, KEYS = "external.json", "cbom.json", "counts.json", "keys.jsonl"
@@ -575,8 +575,8 @@ def verify_report(
     """Verify a migration report offline, from its files alone.
 
     ``report`` is a directory, or the file that the portal saves. That file is unpacked into a
-    temporary directory. ``others`` are further files for ``verify``, such as checkpoints that you
-    saved; it takes the witnesses too. Without trusted keys, the result shows only that the report is
+    temporary directory. ``others`` are more files for ``verify``, for example saved checkpoints; it
+    takes the witnesses too. Without trusted keys, the result shows only that the report is
     consistent.
 
     Raises the errors of ``verify``, and OSError for a report with anything but files, or with a

@@ -97,7 +97,10 @@ def divided(located: Sequence[Located], trusted: Sequence[Located] | None) -> li
 
 
 def add_saved_proofs(collected: Sequence[Evidence], logs: Sequence[LogStatements]) -> None:
-    """Add each saved consistency proof to the first log for which it is valid, or to the last log."""
+    """Add each saved consistency proof to the first log for which the proof is valid.
+
+    A proof that is valid for no log is added to the last log.
+    """
     for place, proof in (proof for log in logs for proof in log.saved):
         if not isinstance(proof, Consistency):
             continue
@@ -116,7 +119,7 @@ def _holds(proof: Consistency, evidence: Evidence) -> bool:
 _LATEST = 253402300799
 """The last second that a time can show, in seconds since 1970."""
 TRUSTED = -1
-"""The number of the file of trusted keys, which comes before all others."""
+"""The number for the file of trusted keys. It sorts before all other files."""
 
 
 def verify(

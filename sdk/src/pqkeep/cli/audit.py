@@ -517,8 +517,8 @@ def verify_command(
 ) -> None:
     """Verify exports of the audit log, and proofs of its records, offline.
 
-    The status is 0 if everything is verified, 7 if anything is wrong, 1 if a file cannot be read,
-    and 2 for a usage error.
+    The status is 0 if everything is verified, and 7 if anything is wrong. It is 1 if a file cannot
+    be read, and 2 for a usage error.
     """
     from pqkeep.audit import verify, verify_report  # noqa: PLC0415 - no other command needs it
 

@@ -496,7 +496,7 @@ def show(invocation: Invocation, name: Name) -> None:
 
 @command(app, "close")
 def close(invocation: Invocation, name: Name) -> None:
-    """Close a campaign. It keeps its name, its scans and its moves."""
+    """Close a campaign. Its name, scans and moves stay stored."""
     with invocation.connect() as client:
         closed = client.campaigns.close(name)
     _show_plan(invocation, closed)
@@ -805,7 +805,7 @@ def run(  # noqa: PLR0913 - an option each
     Several runs may work at once. If another program changes an entry meanwhile, the entry stays as
     that program wrote it. Nothing is deleted. With -, the lines go to standard output.
 
-    The status is 0 if nothing is left, 9 if something is left, and 1 if something failed.
+    The status is 0 if no entry is left, 9 if entries are left, and 1 if anything failed.
     """
     names = {
         "table": table,

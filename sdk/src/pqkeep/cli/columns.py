@@ -34,7 +34,10 @@ _is_surrogate = re.compile("[\ud800-\udfff]").search
 
 
 class _AnyValue(sa.types.UserDefinedType[Any]):
-    """A value as the driver has it. A column of SQLite may have others than those of its type."""
+    """A value as the driver returns it.
+
+    SQLite columns may hold values of other types than their own.
+    """
 
     cache_ok = True
 
@@ -205,9 +208,10 @@ class Column:
         return sa.select(*labelled)
 
     def _unless_large(self) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]:
-        """Return the column's value, or NULL if it is too large for a ciphertext, and whether it is.
+        """Return the column's value, and True if it is too large for a ciphertext (then NULL).
 
-        So a page of large values needs no memory. Some databases have no function for it.
+        The database checks the size, so a page of large values needs no memory. Some databases have
+        no function for this.
         """
         column = self._column
         kind = self._engine.dialect.name

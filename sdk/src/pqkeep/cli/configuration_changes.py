@@ -1,7 +1,7 @@
 """Compares a declaration with a service, and makes the changes that are missing.
 
-Every change is one request. It does nothing when it is repeated, or the next comparison finds what
-is left of it. So a run can end anywhere, and two runs can work at once.
+Every change is one request. Repeating a change does nothing, or the next comparison finds the rest
+of the change. So a run can end anywhere, and two runs can work at once.
 """
 
 import json

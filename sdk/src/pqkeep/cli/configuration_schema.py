@@ -1,7 +1,7 @@
 """The fields of configuration files, and how their values are read.
 
 A field outside the tables is refused with its line and the nearest name. Values come out in one
-form, in which those of the service are compared with them.
+normal form, and are compared with the service's values in that form.
 """
 
 import ipaddress
@@ -49,7 +49,10 @@ class Field:
     is_fixed: bool = False
     """True if it can only be chosen when the entry is created."""
     otherwise: Any = None
-    """The value if an entry leaves the field out; None: the field is then left as it is."""
+    """The value if an entry leaves the field out.
+
+    None means that an omitted field is not changed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +356,7 @@ SECTIONS: Mapping[str, tuple[Mapping[str, Field], str]] = {
     "members": (MEMBER, "email"),
     "identity_providers": (PROVIDER, "name"),
 }
-"""The lists of a tenant: the fields of an entry, and the one that no two entries share."""
+"""The lists of a tenant: the fields of an entry, and the field that must be unique."""
 
 PUT = frozenset({"workload_issuers", "workload_roles", "identity_providers"})
 """Lists with entries that are replaced as a whole: a field that is left out has no value."""

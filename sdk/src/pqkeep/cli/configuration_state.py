@@ -56,7 +56,7 @@ class TenantState:
     sections: dict[str, dict[str, Present]] = field(default_factory=dict)
     """The lists that were read, by identity."""
     named_keys: Sequence[tuple[str, int]] = ()
-    """The names and versions of all API keys, also revoked ones."""
+    """The names and versions of all API keys, including revoked API keys."""
 
 
 def member(data: Mapping[str, Any], name: str, kind: type[T]) -> T:

@@ -48,11 +48,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A text, number, truth value, time or null, as it is written."""
+    """A text, number, boolean, time or null, exactly as written in the file."""
 
     text: str
     is_text: bool
-    """False if YAML reads it as something else, such as ``no`` without quotes."""
+    """False if YAML reads the text as another type, such as ``no`` without quotes."""
     place: Place
 
 

@@ -293,7 +293,7 @@ def decrypt(
 ) -> None:
     """Decrypt files from pqkeep encrypt: FILE.pqk to FILE.
 
-    Standard output gets only authenticated data, but it is complete only if the status is 0.
+    Standard output gets only authenticated data. The output is complete only if the status is 0.
     """
     bound = _bound(associated_data, key_context)
     with several(invocation, files, to) as tally:

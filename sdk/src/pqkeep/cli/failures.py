@@ -171,7 +171,7 @@ _LISTED_BY = {
     "version": "pqkeep api-keys list",
     "key_id": "pqkeep api-keys list",
 }
-"""Request fields that name an object, with the command that lists such objects."""
+"""Request fields that name an object, with the command that lists these objects."""
 
 
 OF_OTHERS = frozenset({"issuer", "keyring", "tenant_id"})

@@ -34,7 +34,7 @@ class GatewaySettings:
     """Identity providers and the audit sink of a settings file."""
 
     providers: Sequence[Values]
-    """Those that this command wrote."""
+    """The settings that this command wrote."""
     sink: Values
     others: Sequence[Values]
     """Providers outside the marks, which are never changed."""

@@ -221,7 +221,7 @@ def disable(
         ),
     ] = None,
 ) -> None:
-    """Refuse every use of a key until it is enabled again, or until a time."""
+    """Refuse every use of a key until it is enabled again, or until a given time."""
     with invocation.connect() as client:
         key = client.keys.disable(algorithm, key_version=key_version, keyring=keyring, until=until)
         _show(invocation, key)

@@ -190,8 +190,8 @@ def _group(name: str | None) -> int | None:
 def _owned(path: Path) -> Iterator[None]:
     """Own the path of a socket during the block. Raises Refusal and OSError.
 
-    The lock stands beside the socket: a socket that is replaced cannot carry it. The file of a
-    plugin that was killed is removed, and that of a process that listens is not.
+    The lock stands beside the socket: a socket that is replaced cannot carry it. A socket file
+    without a listening process is removed, for example after a kill. A socket in use stays.
     """
     _require_private(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

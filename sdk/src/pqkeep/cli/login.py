@@ -36,9 +36,9 @@ def store(name: str, profile: Profile) -> None:
 
 
 def _require_own(folder: Path) -> None:
-    """Raise Refusal if a folder is, or would be made, in a folder of another user except root.
+    """Raise Refusal if a folder belongs, or would belong, to another user than this one or root.
 
-    With sudo, HOME may stay that of the user, who could then not read the profile or use the folder.
+    With sudo, HOME may still be the other user's folder. That user could not use the new files.
     """
     there = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if os.name == "posix" and there is not None and there.stat().st_uid not in {os.geteuid(), 0}:

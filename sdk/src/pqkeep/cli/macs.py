@@ -72,7 +72,7 @@ def verify_mac(
         typer.Option(metavar="FILE", help="The file from mac.", show_default=False),
     ],
 ) -> None:
-    """Verify the MAC of a file. The status is 0 if it is right, and 7 if it is not."""
+    """Verify the MAC of a file. The status is 0 for a correct MAC, and 7 for a wrong one."""
     message = whole(file, invocation, LARGEST, _HINT)
     data = whole(str(mac), invocation, LARGEST_DOCUMENT, "name the original file")
     document, keyring = documents.read(data, Mac, str(mac))

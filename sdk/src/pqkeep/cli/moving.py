@@ -1,7 +1,7 @@
 """Moves the ciphertexts of a place to a campaign's target, in batches.
 
-An entry is replaced only if it has not changed since it was read. So an interrupted run, or two runs at
-once, lose nothing. What is under the target is seen by its header, and needs no state.
+An entry is replaced only if it has not changed after the read. So an interrupted run, or two runs
+at once, lose nothing. What is under the target is seen by its header, and needs no state.
 """
 
 import os
@@ -251,9 +251,9 @@ class Run:
         self.plan, self.public_key = self.aim()
 
     def run(self) -> None:
-        """Move everything. Pass over the place again until nothing more can be moved.
+        """Move everything, in passes over the place, until nothing more can be moved.
 
-        It ends after several passes in which other programs held all entries.
+        Moving also ends after several passes in a row in which other programs held all entries.
         """
         vain = 0
         while vain < _VAIN_PASSES:

@@ -36,7 +36,7 @@ _SPAN = re.compile(r"([1-9][0-9]{0,6}) ?([wdhms])")
 
 
 def _time(text: str, direction: int, example: str) -> datetime:
-    """Return the time in a text: absolute, or a span before now (-1) or after now (1)."""
+    """Return the time in a text: absolute, or a span before now (sign -1) or after now (sign 1)."""
     given = text.strip()
     span = _SPAN.fullmatch(given.lower())
     try:
@@ -52,12 +52,12 @@ def _time(text: str, direction: int, example: str) -> datetime:
 
 
 def past_time(text: str) -> datetime:
-    """Return a time, or the time a span such as 30m, 1h, 2d or 1w before now."""
+    """Return a time. A span such as 30m, 1h, 2d or 1w counts back from now."""
     return _time(text, -1, "30m, 1h, 2d or 1w before now")
 
 
 def future_time(text: str) -> datetime:
-    """Return a time, or the time a span such as 12h, 90d or 1w from now."""
+    """Return a time. A span such as 12h, 90d or 1w counts from now."""
     return _time(text, 1, "12h, 90d or 1w from now")
 
 

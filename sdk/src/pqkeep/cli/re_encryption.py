@@ -145,9 +145,9 @@ def re_encrypt(  # noqa: PLR0913 - an option each
     """Move files to the active key, or change their recipients. The data stays unchanged.
 
     With only --recipient or --remove, the key stays the same. The file key stays the same, so a
-    removed recipient may still have it, and an attacker who breaks the old key's algorithm gets it
-    from an older copy of the file. Against that, --new-file-key encrypts the data again; older
-    copies stay readable.
+    removed recipient may still have it. An attacker who breaks the old key's algorithm gets the
+    file key from an older copy of the file. Against that, --new-file-key encrypts the data again;
+    older copies stay readable.
     """
     if to is not None and len(files) > 1:
         raise Refusal("--to works only with one file", "leave it out: files are changed in place")

@@ -41,7 +41,7 @@ class Encapsulated(NamedTuple):
 
 
 class Recovery:
-    """Recovers shared secrets in the service, and remembers those of a joint request."""
+    """Recovers shared secrets in the service, and keeps those from a joint request."""
 
     def __init__(self, client: "Client") -> None:
         """Send no request yet."""

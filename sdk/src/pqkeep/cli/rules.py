@@ -1,4 +1,4 @@
-"""``pqkeep rules``: the algorithms that the tenant ends, and from which dates."""
+"""``pqkeep rules``: the algorithms that the tenant ends, and the date for each."""
 
 from dataclasses import asdict
 from typing import Annotated

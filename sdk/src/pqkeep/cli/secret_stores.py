@@ -1,7 +1,7 @@
 """Where new secrets go: a folder of private files, or a program.
 
-A secret is made in three steps: the store notes that it is coming, the service makes it, and the
-store takes it. A note without a secret tells a later run that it was not delivered.
+A secret is made in three steps: the store makes a note, the service creates the secret, and the
+store saves the secret. A note without a secret tells a later run that it was not delivered.
 """
 
 import os

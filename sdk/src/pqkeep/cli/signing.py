@@ -191,7 +191,7 @@ def verify(
     ] = None,
     use: SignatureContext = None,
 ) -> None:
-    """Verify the signatures of files. The status is 0 if all are good, and 7 if one is not.
+    """Verify the signatures of files. The status is 0 if all are good, and 7 if any is not.
 
     --algorithm, --key-version and --keyring name the key that must have signed. By default, any of
     your keys may have signed.
@@ -215,8 +215,8 @@ def _asked_together(
 ) -> Mapping[str, _Asked]:
     """Return the results for the signatures of several files, with one request.
 
-    Unreadable files, other kinds of signatures and refused requests are omitted, and those files
-    are verified one by one.
+    Unreadable files, other kinds of signatures and refused requests have no result here. Those
+    files are verified one by one.
     """
     with suppress(PqkeepError), invocation.connect() as client:
         signatures = client.signatures

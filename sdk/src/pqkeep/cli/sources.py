@@ -90,7 +90,7 @@ class Source:
         return b"".join(parts)
 
     def is_same_file(self, status: os.stat_result) -> bool:
-        """Return whether a status is that of the file that is read."""
+        """Return True if a status belongs to the file that is read."""
         return os.path.samestat(os.fstat(self._file.fileno()), status)
 
     def first(self, size: int) -> bytes:

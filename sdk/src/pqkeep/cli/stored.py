@@ -64,7 +64,7 @@ class StoredKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A ciphertext: its form, the keys that open it, and the function that moves it."""
+    """A ciphertext with its form, the keys that open it, and the function that moves it."""
 
     form: Form
     keys: tuple[StoredKey, ...]

@@ -1,7 +1,7 @@
 """The places of ciphertexts. A place is files, lines, or a column of a database (``columns``).
 
-A place shows its entries in pages, reads some of them again, and replaces an entry only if it has
-not changed since. It never deletes.
+A place lists its entries in pages, and reads chosen entries again. It replaces an entry only if the
+entry has not changed since. It never deletes.
 """
 
 import os

@@ -157,9 +157,9 @@ class Records:
             yield Record(line, raw + self._delimiter.encode(), values)
 
     def _row(self, rows: Iterator[list[str]]) -> tuple[list[str], bytes, int] | None:
-        """Return the next row, its bytes without the end of the line, and its first line.
+        """Return the next row, its bytes without the line ending, and its first line.
 
-        None: there are no more.
+        None at the end.
         """
         line = self._lines.begin()
         try:

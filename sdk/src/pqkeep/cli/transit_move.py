@@ -48,8 +48,10 @@ _TYPES = {
     Algorithm.ML_KEM_768: ("ml-kem-768",),
     Algorithm.ML_KEM_1024: ("ml-kem-1024",),
 }
-"""The key types with which clients of Transit read each algorithm. A new keyring has the old key's
-type if that is one of them, otherwise the first of them."""
+"""Key types of Transit for each algorithm.
+
+A new keyring has the old key's type if it is listed here, otherwise the first type.
+"""
 _OTHER_NAMES = {"ML-KEM-768": Algorithm.ML_KEM_768}
 
 
@@ -270,8 +272,8 @@ def _there(old: TransitSource, latest: int | None, *, is_derived: bool) -> Trans
 def _here(client: "Client", keyring: str, algorithm: str, there: TransitKey, form: Written) -> _Key:
     """Return the key that encrypts. A missing keyring is created.
 
-    Raises Refusal if the algorithm cannot encrypt, if clients of Transit could not read the new
-    ciphertexts, or if new and old versions overlap.
+    Raises Refusal if the algorithm cannot encrypt, or if new and old versions overlap. It also
+    raises Refusal if clients of Transit could not read the new ciphertexts.
     """
     types = _TYPES.get(_OTHER_NAMES.get(algorithm, algorithm))  # type: ignore[call-overload]
     if types is None:

@@ -2,9 +2,9 @@
 
     key = read_public_key(Path("key.pem").read_bytes())
 
-For other input it raises UnreadableInputError, which names the form, algorithm and length of the
-input but none of its content. docs/formats.md lists the forms. No extra is needed, and no signature
-is verified.
+Other input raises UnreadableInputError. The error names form, algorithm and length of the input,
+and quotes no content. docs/formats.md lists the forms. No extra is needed, and no signature is
+verified.
 """
 
 import binascii
@@ -192,7 +192,7 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
 
 
 def read_other_key(data: bytes, needed: str) -> tuple[bytes, str]:
-    """Return the DER of the one key of another algorithm in data, such as RSA, and its form.
+    """Return DER and form of the only key in data, if its algorithm is not ours, such as RSA.
 
     A private key takes precedence over its own public key or certificate in the same file.
     ``needed`` names the key for messages. Raises UnreadableInputError.
@@ -482,7 +482,7 @@ def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
 
 
 def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
-    """Return values without duplicates, such as a block that a file has twice."""
+    """Return values without duplicates. A file can have the same block twice, for example."""
     return list({identity(value): value for value in values}.values())
 
 

@@ -121,7 +121,10 @@ class Other:
     makes: str | None = None
     """The result of the command, such as a public key."""
     key: bytes = field(repr=False, default=b"")
-    """The DER of a key or a signature of another algorithm, such as RSA. Empty for other input."""
+    """The DER of a key or signature of another algorithm, such as RSA.
+
+    Empty for all other input.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

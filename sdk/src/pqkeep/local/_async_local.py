@@ -44,7 +44,7 @@ writer blocks for longer, the call no longer waits.
 class AsyncLocal:
     """Local for asyncio: the same methods, as coroutines.
 
-    Readers and writers are ordinary, blocking ones, and are used in threads. If a call is cancelled
+    Readers and writers are ordinary blocking ones, and are used in threads. If a call is cancelled
     before its file is complete, the file does not appear.
     """
 
@@ -137,10 +137,12 @@ class AsyncLocal:
         )
 
     async def decrypt_stream(self, reader: Reader, writer: Writer) -> None:
-        """Decrypt all data of a reader. It does not close reader or writer, or flush the writer.
+        """Decrypt all data of a reader.
 
-        Every written byte is authenticated. The output is complete only when this returns, so do
-        not use it before.
+        The method does not close reader or writer, or flush the writer.
+
+        Every written byte is authenticated. The output is complete only after this method returns,
+        so do not use the output before.
         """
         data_key = await self._data_key(reader)
         await _in_thread(

@@ -38,7 +38,7 @@ def encrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
 def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
     """Yield the plaintext of each segment after its authentication.
 
-    Raises DecryptionError, and UnreadableInputError if the last segment is shorter than its tag.
+    Raises DecryptionError. Raises UnreadableInputError if the last segment is shorter than its tag.
     """
     for plaintext, _ in _opened_segments(reader, key):
         yield plaintext
@@ -173,8 +173,8 @@ def decrypt(ciphertext: bytes, *, decapsulate: Decapsulate) -> bytes:
 def decrypt_stream(reader: Reader, writer: Writer, *, decapsulate: Decapsulate) -> None:
     """Decrypt all data of a reader. It does not close reader or writer, or flush the writer.
 
-    Every written byte is authenticated. The output is complete only when this returns, so do not
-    use it before. Raises the errors of ``decrypt``.
+    Every written byte is authenticated. The output is complete only after this function returns, so
+    do not use the output before. Raises the errors of ``decrypt``.
     """
     write_all(writer, _decrypted(reader, decapsulate))
 

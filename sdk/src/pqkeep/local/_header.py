@@ -102,8 +102,8 @@ class Header:
 def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, capacity: int) -> bytes:
     """Return the header of a new file.
 
-    Raises ValueError for no recipients, too many, a repeated recipient, an invalid public key, or
-    too large a capacity.
+    Raises ValueError for no recipients, too many recipients, a repeated recipient, an invalid
+    public key, or too large a capacity.
     """
     wrapped = changed_recipients((), file_key, add=recipients)
     layout = layout_for(wrapped, capacity=capacity)

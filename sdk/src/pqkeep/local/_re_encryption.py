@@ -1,8 +1,8 @@
 """Re-encryption: the file key is wrapped for other recipients, and the data stays unchanged.
 
 Earlier recipients may have kept the file key. So this moves data to new keys of the same people. It
-does not take access away. Nor does it help against a broken KEM: an attacker with an older copy of the
-header knows the file key. With a new file key, the data is encrypted again.
+does not take access away. It does not help against a broken KEM either: an attacker with an older
+copy of the header knows the file key. With a new file key, the data is encrypted again.
 """
 
 from collections.abc import Collection, Iterator
@@ -84,11 +84,11 @@ def re_encrypt(
 ) -> bytes:
     """Return the data with other recipients.
 
-    ``to`` replaces the recipient that opened it, ``add`` are new recipients, and ``remove``
-    are fingerprints of recipients. ``new_file_key`` encrypts the data again, for which ``to`` and
-    ``add`` must have the public keys of all recipients. Raises DecryptionError, the errors of
-    ``decapsulate``, and ValueError for an invalid public key, an unknown fingerprint, and no or too
-    many recipients.
+    ``to`` replaces the recipient that opened it, ``add`` are new recipients, and ``remove`` are
+    fingerprints of recipients. ``new_file_key`` encrypts the data again, for which ``to`` and
+    ``add`` must have the public keys of all recipients. Raises DecryptionError and the errors of
+    ``decapsulate``. Raises ValueError for an invalid public key, an unknown fingerprint, no
+    recipients or too many.
     """
     reader, change = (
         BytesIO(ciphertext),

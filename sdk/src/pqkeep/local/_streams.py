@@ -13,7 +13,8 @@ FilePath = str | os.PathLike[str]
 def save(target: FilePath, pieces: Iterable[bytes], *, replace: bool) -> None:
     """Write pieces to a new file, mode 0600. If a piece fails, no file is left.
 
-    Raises FileExistsError unless ``replace``, before the first piece is read if possible.
+    Raises FileExistsError if the file exists and ``replace`` is False, before the first piece is
+    read if possible.
     """
     with new_file(target, replace=replace) as file:
         for piece in pieces:

@@ -1,4 +1,7 @@
-"""A tenant's API keys. An API key manages those of its tenant, and the operator manages all."""
+"""A tenant's API keys.
+
+An API key manages the API keys of its own tenant, an operator those of all.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass

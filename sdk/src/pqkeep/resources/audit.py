@@ -152,8 +152,8 @@ class Audit(Generic[T_co]):
     ) -> Call[str]:
         """Return a C2SP tlog-proof of a record, for ``pqkeep.audit.verify_proof``.
 
-        It has the newest checkpoint that covers the record and that witnesses cosigned, if there is
-        one. Raises NotFoundError until a checkpoint covers the record.
+        Its checkpoint is the newest that covers the record and has cosignatures of witnesses, if
+        one exists. Raises NotFoundError until a checkpoint covers the record.
         """
         return Call(
             method="GET",

@@ -76,9 +76,9 @@ class Keys(Generic[T_co]):
         keyring: str | None = None,
         until: datetime | None = None,
     ) -> Call[Key]:
-        """Refuse all uses of a key until it is enabled, or until a time.
+        """Refuse all uses of a key until it is enabled again, or until a time.
 
-        ``until`` has its offset from UTC. A key that was disabled without a time stays disabled.
+        ``until`` needs an offset from UTC. A key that was disabled without a time stays disabled.
         """
         at = None if until is None else until.isoformat()
         return self._change("disable", algorithm, key_version, keyring, until=at)

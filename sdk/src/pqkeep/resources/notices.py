@@ -19,9 +19,9 @@ class Notices(Generic[T_co]):
 
     @Operation
     def list(self, *, closed: bool = False) -> Call[tuple[Notice, ...]]:
-        """Return the open notices, or those that closed in the last 30 days; at most 100.
+        """Return the open notices, or with ``closed`` those that closed in the last 30 days.
 
-        The last raised comes first. An API key needs the scope ``administer``.
+        There are at most 100, the last raised first. An API key needs the scope ``administer``.
         """
         return get("/notices", _notices, {"state": "closed" if closed else "open"})
 

@@ -20,8 +20,8 @@ class Tools(Generic[T_co]):
     def hash(self, data: bytes, *, hash_algorithm: str | None = None) -> Call[bytes]:
         """Return the digest of at most 1,048,576 bytes.
 
-        ``hash_algorithm`` is ``SHA-256`` (the default), ``SHA-224``, ``SHA-384`` or ``SHA-512``, or
-        one of SHA-3, such as ``SHA3-256``.
+        ``hash_algorithm`` is ``SHA-256`` (the default), ``SHA-224``, ``SHA-384`` or ``SHA-512``.
+        For SHA-3 it is for example ``SHA3-256``.
         """
         return post(
             "/tools/hash",
