@@ -117,10 +117,10 @@ def later(case: Any) -> Any:
 
 
 def sampled(cases: Iterable[Any], usual: int) -> list[Any]:
-    """Return cases of which ``make test`` runs the first, and then every n-th."""
+    """Return cases. ``make test`` runs the first one and then every n-th."""
     return [later(case) if place % usual else case for place, case in enumerate(cases)]
 
 
 def fast_algorithms_first(algorithms: Iterable[Algorithm]) -> list[Any]:
-    """Return algorithms as cases of which ``make test`` runs the fast ones."""
+    """Return algorithms as test cases. ``make test`` runs the fast algorithms only."""
     return [later(each) if each in SLOW_ALGORITHMS else each for each in algorithms]

@@ -1,8 +1,8 @@
 """Writes the catalogues of the portal and of mails from their texts: ``make texts``.
 
-The texts of templates, modules, code and mails are message ids. This program finds them, keeps the
-translations of ``de.po``, adds new texts without one, drops old texts, and compiles ``de.mo``.
-``tests/portal/test_languages.py`` compares its result with the committed files.
+The texts of templates, modules, code and mails are message ids. This program finds them. It keeps
+the translations in ``de.po``, adds new texts as untranslated, drops old texts, and compiles
+``de.mo``. ``tests/portal/test_languages.py`` compares its result with the committed files.
 """
 
 import ast

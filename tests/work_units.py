@@ -1,7 +1,8 @@
 """Assigns tests to processes: ``make test``, or ``pytest -n 4``.
 
-The tests of a file stay together in order, because they share slow fixtures. So do tests of
-tests/contract with the same kind of database, and those of tests/crash_recovery.
+The tests of a file stay together in order, because they share slow fixtures. Tests of
+tests/contract with the same kind of database also stay together. The tests of tests/crash_recovery
+do too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stock age and SOPS with keys of pqkeep: ``make interop`` builds them, and these tests run them."""
+"""Unchanged age and SOPS with keys of pqkeep.
+
+``make interop`` builds the tools and runs these tests.
+"""
 
 from __future__ import annotations
 

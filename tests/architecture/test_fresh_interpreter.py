@@ -132,7 +132,7 @@ def test_stripe_s_library_works_without_cryptography() -> None:
 
 
 def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
-    """Importing the gateway's wiring loads neither Stripe's library nor its dependencies."""
+    """Importing the gateway's wiring does not load Stripe's library or its dependencies."""
     modules = loaded_with("pqkeep_gateway.process", FORBID_IN_GATEWAY)
     assert "pqkeep_gateway.wiring" in modules
     assert {"stripe", "requests", "urllib3"}.isdisjoint(modules)

@@ -31,7 +31,7 @@ def test_no_module_leads_back_to_itself() -> None:
 
 
 def test_modules_import_what_others_export() -> None:
-    """Every name that a module imports is one that the other module exports."""
+    """Every name that a module imports is exported by the other module."""
     modules = _modules()
     exported = {
         name: {found["name"] for found in _EXPORT.finditer(text)} for name, text in modules.items()

@@ -154,7 +154,7 @@ def test_an_unchanged_copy_verifies(report: Path) -> None:
 
 @pytest.mark.threat("edited-report")
 def test_a_removed_record_shows(report: Path) -> None:
-    """The export is incomplete, and the counts are no longer those of the records."""
+    """The export is incomplete, and the counts no longer match the records."""
     lines = lines_of(report)
     del lines[records(lines, "encrypt")[0]]
     write_lines(report, lines)

@@ -132,7 +132,7 @@ class Outputs:
 
     @classmethod
     def of(cls, caller: Caller, algorithms: Iterable[Algorithm] = CURRENT) -> Outputs:
-        """Make a key of each algorithm for a tenant, one of them retired, and use them all."""
+        """Make a key of each algorithm for a tenant, retire one of the keys, and use them all."""
         outputs = cls()
         for algorithm in algorithms:
             named = {"algorithm": algorithm}

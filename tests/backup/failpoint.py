@@ -3,9 +3,9 @@
     python failpoint.py FOLDER
 
 Each JSON line on standard input is a run: program, arguments, output, the kinds of points, and the
-point of the kill (0: never). Standard output has its process id and then its exit status. A point
-is before each SQL statement that writes, begins or ends a transaction, and before each change of
-files in FOLDER. Points count only while the file FOLDER/armed exists.
+point of the kill (0: never). Standard output has its process id and then its exit status. There is
+a point before each SQL statement that writes, or that begins or ends a transaction. There is also
+one before each change of files in FOLDER. Points count only while the file FOLDER/armed exists.
 
 The programs are imported once and forked, to make a run fast. They are unchanged: the points come
 from SQLite's tracing and Python's audit hooks.
@@ -33,7 +33,7 @@ CHANGES = frozenset(
 )
 """Python's audit events for changes of files."""
 QUESTIONS = ("SELECT", "PRAGMA", "EXPLAIN", "--")
-"""Calls that change nothing, so a kill after them equals a kill before."""
+"""Calls that change nothing. A kill after such a call has the same effect as a kill before it."""
 
 
 class Points:

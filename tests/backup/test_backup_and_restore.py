@@ -136,7 +136,7 @@ class Restored:
     mode: int
     """Its backup file's."""
     kept: list[dict[str, Any]]
-    """Checkpoints of the first installation: before its backup, and after it."""
+    """Checkpoints of the first installation, before and after its backup."""
     log_before: dict[str, list[tuple[Any, ...]]]
     """The state just before the backup."""
     log_after: dict[str, list[tuple[Any, ...]]]
@@ -161,7 +161,7 @@ def restored(
     recovery_key: RecoveryKey,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Restored]:
-    """Back up an installation, restore it elsewhere, remove the first, and run the second."""
+    """Back up an installation, restore it elsewhere, delete the first, and run the restored one."""
     source, target, algorithms = request.param
     folder = tmp_path_factory.mktemp("restored")
     old, new, file = folder / "old", folder / "new", folder / "backup"
@@ -230,7 +230,7 @@ def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
 
 
 def test_a_migration_goes_on_after_a_restore(restored: Restored) -> None:
-    """Rules deny, the canary runs, the legacy key moves data, and all counts are as before."""
+    """After a restore, rules deny, the canary runs, legacy data can move, and counts are equal."""
     before = restored.migration
     tenant = restored.installation.caller(before.api_key, before.tenant_id)
     assert Migration.seen_by(tenant) == before.facts

@@ -76,7 +76,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_byte_of_a_backup(file: Path) -> None:
-    """Magic, header, labels, segments, messages and tag equal those of the vector."""
+    """Magic, header, labels, segments, messages and tag equal the vector's values."""
     assert sha256(file.read_bytes()).hexdigest() == VECTOR["sha256"]
 
 

@@ -258,7 +258,7 @@ CHANGES = {
 def test_a_change_of_a_key_is_whole(
     operation: str, base: Base, launcher: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
-    """After a kill anywhere in rotate or archive, both the change and its record exist, or neither."""
+    """After a kill in rotate or archive, change and record both exist, or both are missing."""
     seen = set()
     for last in count(1):
         layout = base.copy(tmp_path / "data")

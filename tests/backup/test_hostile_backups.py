@@ -116,7 +116,7 @@ def test_a_backup_without_a_tag_is_damaged(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    """A backup that ends before its tag is refused as truncated."""
+    """A backup without its final tag is refused as truncated."""
     file = tmp_path / "backup"
     with file.open("xb") as opened:
         file.chmod(0o600)

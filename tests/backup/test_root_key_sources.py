@@ -140,7 +140,10 @@ def test_a_token_is_needed_to_start_to_back_up_and_to_restore(
     environment: Mapping[str, str],
     tmp_path: Path,
 ) -> None:
-    """Without its token an installation neither starts nor makes keys. With the token all works."""
+    """Without its token, an installation does not start and makes no keys.
+
+    With the token, all works.
+    """
     data, file, new = tmp_path / "data", tmp_path / "backup", tmp_path / "new"
     token = softhsm.setting("root-2")
     with running(tmp_path, data=data, environment=environment) as installation:

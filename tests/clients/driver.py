@@ -18,8 +18,8 @@ The driver starts ``runner FILE``. FILE is JSON:
   missing, the call is not made, and its result is ``{"skipped": "result"}``.
 - ``local.decrypt_with`` decrypts with known shared secrets: its argument ``secrets`` has one for
   each algorithm. ``local.encrypt_file`` and ``local.decrypt_file`` take and return the content of
-  files: the runner writes it to an empty folder, and returns the content of the new file, its
-  ``mode`` (such as "600"), and ``left``, the names of the other files that have appeared.
+  files: the runner writes it to an empty folder. It returns the new file's content and its ``mode``
+  (such as "600"). ``left`` has the names of other new files.
 
 For each case, in any order and as soon as it has ended, the runner prints one line of JSON:
 
@@ -170,7 +170,7 @@ class Suite:
         cases: Iterable[Mapping[str, Any]] = (),
         tenant: Caller | None = None,
     ) -> None:
-        """Prepare the cases, by default all of ``cases.json`` and of the local format's vectors.
+        """Prepare the cases. The default is ``cases.json`` and the local format's vectors.
 
         Cases without a tenant of their own share the given one, or a new one.
         """
@@ -378,7 +378,7 @@ def endless(status: int) -> Fault:
 
 
 def raw(head: bytes, repeated: bytes) -> Fault:
-    """Return a fault: these bytes, and then others again and again until the client hangs up."""
+    """Return a fault: send the first bytes, then repeat the others until the client hangs up."""
 
     def fault(proxy: FaultProxy, client: socket.socket, seen: Seen) -> None:
         client.sendall(head)
@@ -478,7 +478,7 @@ WRITING: Sequence[Mapping[str, Any]] = [
 
 
 def reading(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return cases that read what a runner wrote by ``WRITING``: as it is, and damaged."""
+    """Return cases that read the files of a ``WRITING`` runner, intact and damaged."""
     cases = []
     for line in lines:
         size = int(line["name"].split(" ")[2])

@@ -1,8 +1,9 @@
 """Writes the generated part of the Go client: ``python -m tests.clients.go_api``. It needs Go.
 
-oapi-codegen makes the types. It knows OpenAPI 3.0 only, so it gets a simpler document: without
-limits of values, without enumerations (a newer service has more values), and without null. The
-operations are written here, because generated ones would have their own retries and dependencies.
+oapi-codegen makes the types. It knows only OpenAPI 3.0, so it gets a simpler document. It has no
+limits of values, no null, and no enumerations, because a newer service may have more values. The
+operations are written by this module, because oapi-codegen's operations have their own retries and
+dependencies.
 """
 
 from __future__ import annotations

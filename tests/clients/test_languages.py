@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("language", BUILT)
 def test_behaviour(installation: Installation, tmp_path: Path, language: str) -> None:
-    """Results, errors, retries and requests of each case are those of the Python client."""
+    """In each case, results, errors, retries and requests are the same as the Python client's."""
     with Suite(installation, tmp_path) as suite:
         assert suite.failures(suite.run(RUNNERS[language])) == {}
 
@@ -35,7 +35,7 @@ def test_hostile_bytes(installation: Installation, tmp_path: Path, language: str
 def test_files_of_another_language(
     installation: Installation, tmp_path: Path, writer: str, reader: str
 ) -> None:
-    """Files of one language are read by another one, and damaged ones are refused alike."""
+    """Each language reads the others' files, and refuses damaged files with the same errors."""
     tenant = new_tenant(installation)
     with Suite(installation, tmp_path, WRITING, tenant) as suite:
         lines = suite.run(RUNNERS[writer])

@@ -19,7 +19,7 @@ class Way(StrEnum):
 
     PASSING = "passing"
     CUT = "cut"
-    """Reset connections, also new ones, like a rejecting firewall or a restarted host."""
+    """Reset all connections, and new ones too, like a rejecting firewall or a restarted host."""
     STALLED = "stalled"
     """Drop everything silently, like an unplugged cable."""
 

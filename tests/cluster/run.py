@@ -112,7 +112,7 @@ class Report:
 
 
 def run(plan: Plan, folder: Path) -> Report:
-    """Run an installation, load it, cause faults, stop it, and check its data."""
+    """Run an installation under load, cause faults, stop it, and check its data."""
     ledgers = [Ledger() for _ in range(plan.threads + 1)]
     with running(folder) as cluster:
         with client(cluster.base_url, ledgers[-1]) as first:

@@ -3,12 +3,12 @@
 Six addresses open the connections of each kind. They stay open until the gateway, with its default
 limits, has closed the last. The latency of ordinary requests is measured while the connections
 open, while they stay, and while they are cut. It is compared with the latency beside the same
-number of harmless connections, because few cores also delay the clients. It fails if a hostile
-connection stays for more than 90 seconds, or if the p99 of a phase is more than twice the compared
-one. With ``--rounds`` the median of all rounds' p99 counts.
+number of harmless connections, because few cores also delay the clients. The run fails if a hostile
+connection stays for more than 90 seconds. It also fails if the p99 of a phase is more than twice
+that of the comparison. With ``--rounds`` the median of all rounds' p99 counts.
 
-Before that, anonymous clients send a hundred large bodies at once, again and again. Latency is
-compared with a process that only reads the bodies, and the gateway's memory is measured.
+First, anonymous clients send a hundred large bodies at once, again and again. Latency is compared
+with a process that only reads the bodies, and the gateway's memory is measured.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def soak_bodies(gateway: Gateway) -> list[str]:
 
 
 def main() -> int:
-    """Run all kinds, or the named ones."""
+    """Run all kinds of connections, or the named kinds."""
     parser = argparse.ArgumentParser(prog="make soak")
     parser.add_argument("--count", type=int, default=4100)
     parser.add_argument("--rounds", type=int, default=1)

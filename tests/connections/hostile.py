@@ -37,7 +37,7 @@ KINDS: Mapping[str, tuple[bytes, bytes, bytes]] = {
 }
 """The bytes to send first, after the response, and repeatedly."""
 WELL_BEHAVED = "well-behaved"
-"""Harmless connections: they send one request, wait, and close as fast as they opened."""
+"""Harmless connections: each sends a request, waits, and closes. They close at the opening rate."""
 SECONDS_BETWEEN = 5
 WELL_BEHAVED_SECONDS = 3
 """The seconds that a harmless client keeps its connection, once all are open."""

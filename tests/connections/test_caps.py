@@ -79,7 +79,7 @@ def test_a_flood_from_many_addresses_shuts_nobody_out(small: Gateway) -> None:
 
 @pytest.mark.threat("flood")
 def test_a_connection_in_use_outlasts_a_flood(small: Gateway) -> None:
-    """A client that keeps sending requests keeps its connection, although its address opens many others."""
+    """A client that keeps sending requests stays connected while its address opens more."""
     with ExitStack() as stack, small.client() as client:
         for _ in range(10):
             assert client.ask(HEALTH).status == 503
@@ -274,7 +274,7 @@ def test_too_few_open_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_open_files_is_raised(tmp_path: Path) -> None:
-    """If the process may, it raises its limit of open files above that of connections."""
+    """The process raises its limit of open files above the limit of connections, if it may."""
     process = _start(tmp_path, 256, LIMITS.connections + OTHER_FILES)
     assert process.stdout is not None
     with process:

@@ -47,7 +47,7 @@ def test_an_answer_before_the_body_closes(
 def test_the_answer_is_read_after_the_body_was_sent(
     gateway: Gateway, target: bytes, lines: tuple[bytes, ...], status: int
 ) -> None:
-    """A client that reads only after sending its whole body gets the response, and no reset."""
+    """A client that reads only after sending its whole body gets the response, and not a reset."""
     with gateway.client() as client:
         client.send(_request(target, *lines, size=len(BODY)))
         time.sleep(0.1)

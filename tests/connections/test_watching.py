@@ -89,13 +89,13 @@ async def setting() -> Setting:
 
 
 async def test_a_phase_lasts_as_long_as_it_may(setting: Setting) -> None:
-    """A connection without a request is closed after its timeout, and not before."""
+    """A connection without a request is closed exactly when its timeout ends."""
     assert setting.ended_at(100.0, 109.9) == ""
     assert setting.ended_at(110.0) == "closed"
 
 
 async def test_each_request_has_its_own_time(setting: Setting) -> None:
-    """A request that begins between two checks, after another one, has its full time."""
+    """If a request follows another one between two checks, it still gets its full time."""
     setting.connection.data_received(HALF)
     assert setting.ended_at(100.0, 109.0) == ""
     setting.connection.data_received(REST)

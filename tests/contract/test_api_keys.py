@@ -177,7 +177,7 @@ def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
 def test_an_overlap_is_at_most_the_installation_s(
     new_tenant: Callable[..., Caller], wanted: object
 ) -> None:
-    """An overlap above the setting, or one that is not a number, is 400."""
+    """An overlap above the setting, or an overlap that is not a number, gives 400."""
     tenant = new_tenant("free")
     refusal = tenant.refusal(_path(tenant, "/rotate"), {"overlap_seconds": wanted})
     assert refusal == (400, "ERR_INVALID_001", "overlap_seconds")
@@ -359,7 +359,7 @@ def test_revoke_ends_an_overlap(
 def test_a_version_that_is_not_there(
     operator: Caller, demo: Caller, refused: Refused, version: str
 ) -> None:
-    """An unknown version, and one that is not a number, are 404, field version."""
+    """An unknown version and a version that is not a number both give 404 for the field version."""
     for caller in (demo, operator):
         path = _path(demo, f"/{version}")
         assert refused(caller.ask("DELETE", path)) == NO_VERSION

@@ -100,7 +100,7 @@ def records(caller: Caller, **query: object) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant with some operations and no later ones in this module."""
+    """A tenant with some operations. This module adds no later operations."""
     made = new_tenant()
     made.post("/kms/keys/generate", KYBER, status=201)
     made.post("/kms/keys/generate", DILITHIUM, status=201)
@@ -259,7 +259,7 @@ def test_page_views_can_be_left_out(
 
 
 def test_times_are_exact_to_the_microsecond(tenant: Caller) -> None:
-    """For every record, since with its time includes it, and until with its time excludes it."""
+    """The results from a record's exact time have the record. The results until it do not."""
     for record in records(tenant):
         at = record["recorded_at"]
         after = datetime.fromisoformat(at) + timedelta(microseconds=1)
@@ -360,7 +360,10 @@ def test_a_proof_leads_to_a_signed_root(operator: Caller, tenant: Caller) -> Non
 def test_a_record_of_another_s_is_not_there(
     operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """Another tenant's record, and one that is not in the log yet, are not found."""
+    """Another tenant's record is not found.
+
+    A record that is not yet in the log is not found either.
+    """
     other = new_tenant()
     size = sign(operator)["size"]
     theirs = records(other)[0]["id"]

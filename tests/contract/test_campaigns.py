@@ -308,7 +308,7 @@ def test_a_canary_names_who_still_needs_the_sources(
 def test_a_canary_enables_nothing_that_it_did_not_disable(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """A version that a person disabled before or during the canary stays disabled after it."""
+    """A version that a person disabled before or during the canary is still disabled afterwards."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     tenant.post("/kms/keys/rotate", {"algorithm": KEM}, status=201)

@@ -234,7 +234,7 @@ def test_who_may_only_look_cannot_sign(
 
 
 def test_every_algorithm_is_described_as_the_client_knows_it() -> None:
-    """Object identifiers and sizes of private keys are those of the client's own table."""
+    """Object identifiers and private keys' sizes equal the values in the client's own table."""
     assert DESCRIBED.keys() == set(Algorithm)
     for algorithm, described in DESCRIBED.items():
         parameters = PARAMETERS.get(algorithm.value)
@@ -265,7 +265,10 @@ def test_the_largest_document_can_be_signed() -> None:
 
 @pytest.mark.parametrize("version", SpecVersion)
 def test_legacy_keys_are_in_it(version: SpecVersion) -> None:
-    """A key that verifies is a public key, and one that decrypts a private key, both of level 0."""
+    """Legacy keys have level 0.
+
+    The verifying key is a public key, and the decrypting one a private key.
+    """
     made = datetime(2026, 1, 31, 12, tzinfo=UTC)
     keys = [
         KeyInfo(name, KeyVersion(1), KeyStatus.ACTIVE, b"key", made, imported=True)

@@ -39,7 +39,7 @@ class Browser:
         self.kept: dict[str, str] = {}
 
     def ask(self, method: str, path: str, body: object = None, **proof: str) -> Any:
-        """Send the cookies, and keep new ones."""
+        """Send the cookies, and store new ones."""
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.kept.items())}
         if proof:
             token = self.ask("POST", "/auth/step-up", proof).json()["data"]["step_up_token"]

@@ -22,7 +22,10 @@ def _owners(installation: Installation, tenant: Caller) -> tuple[Caller, str, st
 
 
 def _told(installation: Installation, email: str, count: int = 1) -> str:
-    """Return the newest of this number of such e-mails. It must have no token or link with one."""
+    """Return the newest of this number of such e-mails.
+
+    Check that it has no token and no link with one.
+    """
     found = installation.mailbox.messages(email, KIND, count)
     assert len(found) == count
     text = str(found[-1].get_content())

@@ -255,7 +255,7 @@ def test_what_is_no_choice(person: Caller, password: str, refused: Refused, valu
 
 
 def test_challenges_that_are_none(stranger: Caller) -> None:
-    """An unknown challenge token is 401, and one that is not text is 422."""
+    """An unknown challenge token gives 401, and a challenge token that is not text gives 422."""
     assert stranger.refusal("/auth/mfa/email", {"challenge_token": "pqc_"}) == OVER
     fields = {"challenge_token": "pqc_", "email_code": "123456"}
     assert stranger.refusal("/auth/mfa/verify", fields) == OVER

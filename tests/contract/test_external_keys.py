@@ -82,7 +82,10 @@ def test_sources_are_imported_replaced_and_removed(tenant: Caller) -> None:
 def test_a_private_key_is_refused_and_stored_nowhere(
     tenant: Caller, installation: Installation
 ) -> None:
-    """The error names the field and the kind; neither databases nor output have the key."""
+    """The error names the field and the kind of key.
+
+    Databases and output do not contain the key.
+    """
     secret = SECRETS["PKCS#8 in base64"]
     key = asset("key", "certificate", crypto={"certificateProperties": {}}, note=secret)
     refused = tenant.ask("POST", PATH, {"source": "tls", "document": bom(key)})

@@ -511,7 +511,7 @@ def test_text_that_is_encoded_once_more_is_named(
 def test_a_ciphertext_that_is_too_short_is_no_failed_check(
     world: World, body: Callable[[Operation], dict[str, Any]], size: int
 ) -> None:
-    """A ciphertext that is too short is reported as such, and not as a failed decryption."""
+    """A too short ciphertext is reported as too short, and not as a failed decryption."""
     fields = {**body(Operation.DECRYPT), "ciphertext": b64encode(bytes(size)).decode()}
     response = world.caller.ask("POST", "/kem/decrypt", fields)
     assert refusal_of(response) == (400, "ERR_KEM_002", "ciphertext")

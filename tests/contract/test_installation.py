@@ -36,7 +36,10 @@ def test_the_state_of_an_installation(operator: Caller, new_tenant: Callable[...
 
 
 def test_suspended_tenants_are_counted(operator: Caller, new_tenant: Callable[..., Caller]) -> None:
-    """Suspended tenants are counted, and among them those with a scheduled deletion."""
+    """Suspended tenants are counted.
+
+    Those with a scheduled deletion are also counted separately.
+    """
 
     def told() -> dict[str, int]:
         tenants: dict[str, int] = operator.get("/installation")["tenants"]

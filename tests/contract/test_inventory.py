@@ -248,7 +248,7 @@ def test_bad_values_are_refused(new_tenant: Callable[..., Caller]) -> None:
 
 
 def test_keys_elsewhere_are_in_it(new_tenant: Callable[..., Caller]) -> None:
-    """A page counts keys outside pqkeep, and the migrated ones, as their own endpoint does."""
+    """A page's counts of keys outside pqkeep equal the counts of the endpoint for such keys."""
     caller = new_tenant()
     caller.post("/kms/keys/generate", KEM, status=201)
     assert counted_until(caller)["external"] == {"sources": [], "total": 0, "moved": 0}

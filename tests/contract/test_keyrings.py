@@ -501,7 +501,7 @@ def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:
 
 
 def test_generating_if_absent(tenant: Caller) -> None:
-    """The first call generates (201), later ones return the active key (200), until it is retired."""
+    """The first call generates a key (201). Later calls return it (200), until it is retired."""
     wanted = KYBER | {"if_absent": True}
     first = tenant.post("/kms/keys/generate", wanted, status=201)
     assert tenant.post("/kms/keys/generate", wanted, status=200) == first

@@ -159,7 +159,10 @@ def test_nothing_else_makes_a_change_of_it(browser: Caller, proof: Mapping[str, 
 
 @pytest.mark.threat("stolen-operator-cookie")
 def test_signing_out_ends_the_session(browser: Caller, thief: httpx2.Client) -> None:
-    """Signing out deletes the cookie, a copy of it opens nothing, and repeating it is allowed."""
+    """Signing out deletes the cookie, and a copy of the cookie is useless.
+
+    Signing out again is allowed.
+    """
     stolen = browser.client.headers["Cookie"]
     for _ in range(2):
         response = browser.ask("POST", "/auth/operator/logout")

@@ -197,7 +197,7 @@ def test_actions_are_recorded_under_the_person(operators: Operators) -> None:
 
 @pytest.mark.threat("stolen-operator-cookie")
 def test_a_stolen_cookie_changes_nothing(operators: Operators, tenant_id: str) -> None:
-    """The session's cookie without the proof's, or with another's, only reads, until sign-out."""
+    """Without the right proof cookie, the session's cookie can only read, until sign-out."""
     browser = operators.browser()
     operators.settled(browser)
     operators.settled(browser, "?step_up=1")
@@ -216,7 +216,7 @@ def test_a_stolen_cookie_changes_nothing(operators: Operators, tenant_id: str) -
 
 @pytest.mark.threat("operator-sign-on")
 def test_each_owner_needs_a_new_sign_in(operators: Operators, tenant_id: str) -> None:
-    """After another change, invitations of members are covered, and those of owners are not."""
+    """After another change, members' invitations are covered, and owners' invitations are not."""
     browser = operators.browser()
     operators.settled(browser)
     operators.settled(browser, "?step_up=1")

@@ -161,7 +161,7 @@ def test_signing_out_ends_the_session(owner: Caller, refused: Refused) -> None:
 def test_one_of_two_sessions_can_be_ended(
     owner: Caller, stranger: Caller, password: str, refused: Refused
 ) -> None:
-    """Both sessions are listed, with the current one marked, and one can end the other."""
+    """Both sessions are listed, and the current one is marked. It can end the other session."""
     _sign_in(stranger, owner.get("/auth/me")["email"], password)
     listed = owner.get("/auth/sessions")
     assert listed["total"] == 2

@@ -34,7 +34,8 @@ WRITES = {
     Kind.SIGNATURE: ("/signature/sign", "message", "ERR_SIG_001"),
     Kind.MAC: ("/mac/compute", "message", "ERR_INVALID_001"),
 }
-"""A writing operation of each kind: its path, its field, and the code without the field."""
+"""A writing operation of each kind: its path, a field, and the error code if the field is missing.
+"""
 READS = {
     Kind.KEM: ("/kem/decrypt", {"ciphertext": "QUJD"}),
     Kind.CIPHER: ("/kem/decrypt", {"ciphertext": "QUJD"}),
@@ -53,7 +54,7 @@ def on_plan(new_tenant: Callable[..., Caller]) -> dict[str, Caller]:
 
 
 def test_every_algorithm_is_in_the_specification() -> None:
-    """All served algorithms but the legacy ones are in the table of plans."""
+    """The table of plans has all served algorithms except legacy ones."""
     assert {algorithm.value for algorithm in CURRENT} <= WRITING.keys()
 
 

@@ -58,7 +58,7 @@ def verified(jws: str, keys: list[dict[str, str]], payload: bytes | None = None)
 def test_each_format_is_of_the_same_key(
     world: World, algorithm: Algorithm, unb64: Callable[[str], bytes]
 ) -> None:
-    """Raw, DER, PEM, and JWK and age (if they exist) are the key in the list."""
+    """The raw, DER, PEM, JWK and age forms (where they exist) all contain the key from the list."""
     world.add(algorithm)
     named = {"algorithm": algorithm.value}
     for version in (1, 2, 3):  # archived, retired, active
@@ -211,7 +211,7 @@ def test_who_may(
 
 
 def _brought(algorithm: Algorithm) -> tuple[str, dict[str, Any], str]:
-    """Return an operation with a public key, its body, and its own code."""
+    """Return an operation that takes a public key, its other fields, and its error code."""
     named = {"algorithm": algorithm.value}
     if ALGORITHMS[algorithm].kind is Kind.KEM:
         return "/kem/encapsulate", named, "ERR_KEM_001"

@@ -54,7 +54,7 @@ def _fields_of(row: Endpoint) -> set[str]:
 
 
 def _about(row: Endpoint, keyring: str) -> dict[str, object]:
-    """Return the values by which a request names a keyring, if possible."""
+    """Return the fields that name a keyring in a request, if the operation has such fields."""
     return dict.fromkeys(_fields_of(row) & {"keyring", "name"}, keyring)
 
 

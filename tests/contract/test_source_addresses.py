@@ -44,7 +44,10 @@ Ask = Callable[..., httpx2.Response]
 
 @pytest.fixture
 def ask(closed: Installation) -> Iterator[Ask]:
-    """Send a request from one of this machine's addresses, of which one is a trusted proxy."""
+    """Send a request from one of this machine's addresses.
+
+    One of the addresses is a trusted proxy.
+    """
     with ExitStack() as stack:
         clients = {
             address: stack.enter_context(

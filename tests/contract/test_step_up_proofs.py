@@ -217,7 +217,7 @@ def test_a_rehearsal_s_look_ups_say_what_they_are(prepared: Prepared) -> None:
 
 
 def test_a_token_leaves_no_cookie_unless_it_is_asked_for(prepared: Prepared) -> None:
-    """The single-use token works once, as in the specification, and sets no cookie unless asked."""
+    """The single-use token works once, as specified. It sets a cookie only on request."""
     owner = prepared.owner
     token, proof = _prove(owner, for_session=False)
     assert proof is None

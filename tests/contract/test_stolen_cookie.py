@@ -54,7 +54,7 @@ ALLOWED: Mapping[str, str] = {
 
 
 def _is_sensitive(row: Endpoint) -> bool:
-    """Return True if a row needs more than an owner's cookie, unless it is listed with a reason."""
+    """Return True if an owner's cookie alone must not allow a row. Rows in ALLOWED are exceptions."""
     is_change = row.method != "GET" and row.permission is not Permission.USE_KEYS
     is_for_owners = may(Role.OWNER, row.permission) and row.permission not in NEEDS_NO_SESSION
     return is_change and is_for_owners and row.name not in ALLOWED

@@ -1,6 +1,6 @@
 """Stripe as payment provider: requests to it, accepted webhooks, and refused ones.
 
-Stripe is a small local server. Stripe's own library sends the requests, and signs and verifies
+Stripe is a small local server. Stripe's own library sends the requests. It also signs and verifies
 webhooks.
 """
 

@@ -107,7 +107,7 @@ def test_after_a_subscription_keys_are_kept_in_order(tenant: Caller) -> None:
 
 
 def test_after_a_subscription_free_s_limits_hold(tenant: Caller) -> None:
-    """Rate limit and number of API keys are those of free."""
+    """Rate limit and number of API keys are those of the plan free."""
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post(path, status=201)
     assert tenant.refusal(path, {}) == (400, "ERR_INVALID_001", None)

@@ -320,7 +320,7 @@ def test_the_largest_batch_of_data_keys(caller: Caller, algorithm: str) -> None:
 
 
 def test_no_algorithm_or_keyring_reads_what_another_made(new_tenant: NewTenant) -> None:
-    """A MAC, ciphertext or data key opens only with its own algorithm in its own keyring."""
+    """A MAC, ciphertext or data key works only with its own algorithm in its own keyring."""
     caller = new_tenant()
     for name in ("one", "two"):
         caller.post("/kms/keyrings", {"name": name}, status=201)

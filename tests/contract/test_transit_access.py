@@ -255,7 +255,7 @@ def test_a_key_of_another_algorithm_is_refused(limited: Limited, ask: Ask) -> No
 
 
 def test_a_refusal_is_recorded_once(tenant: Caller, limited: Limited, ask: Ask) -> None:
-    """A refused row has one record, of its operation and key, and its policy."""
+    """A refused row has one audit record, with operation, key and policy."""
     row = next(row for row in GUARDED if row.path == "transit/keys/{name}/rotate")
     name = f"k-{uuid.uuid4()}"
     assert _is_outside_scopes(ask(row, limited("*", keyrings=["mine"]), name))

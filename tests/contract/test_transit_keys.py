@@ -321,7 +321,10 @@ def test_a_keyring_with_a_type_is_a_key(tenant: Caller, ask: Ask) -> None:
 def test_a_key_is_deleted_and_restored_by_people_too(
     tenant: Caller, ask: Ask, new_person: Callable[..., Caller], name: str
 ) -> None:
-    """A key that a person deletes is unknown here, and can be restored here until it is destroyed."""
+    """A key that a person deletes is unknown here.
+
+    A restore works here until the key is destroyed.
+    """
     owner = new_person(tenant.tenant_id)
     ciphertext = _data(ask("POST", f"transit/encrypt/{name}", {"plaintext": "QUJD"}))["ciphertext"]
     deleted = owner.ask_proven("DELETE", f"/kms/keyrings/{name}?delay_days=30")
@@ -349,10 +352,7 @@ def deleting(installation: Installation, tenant: Caller) -> Iterator[Ask]:
 
 @pytest.mark.threat("stolen-api-key")
 def test_a_key_is_deleted_where_both_allow_it(ask: Ask, deleting: Ask, name: str) -> None:
-    """DELETE needs a scope that names it, and a key that allows it.
-
-    Allowing it needs the scope too.
-    """
+    """DELETE needs a scope for it, and a key that allows deletion. Allowing needs the scope too."""
     path = f"transit/keys/{name}"
     assert "delete-keyring" in _refusal(ask("DELETE", path), 403)
     assert "delete-keyring" in _refusal(ask("DELETE", f"{path}/soft-delete"), 403)
@@ -464,7 +464,7 @@ def test_a_token_that_expires(installation: Installation, tenant: Caller, name: 
 
 
 def test_logging_in_with_an_api_key(ask: Ask, tenant: Caller) -> None:
-    """secret_id is the API key, and role_id its name, if it has one."""
+    """secret_id is the API key. role_id is the API key's name, or missing if it has no name."""
     fields = {"name": "worker"}
     made = tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", fields, status=201)
     path = "auth/approle/login"

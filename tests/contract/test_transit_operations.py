@@ -185,7 +185,10 @@ def test_a_changed_text_does_not_open(data: st.DataObject, transit: Transit) -> 
 def test_another_key_or_tenant_does_not_open_it(
     transit: Transit, new_tenant: NewTenant, connect: Callable[[str], Transit]
 ) -> None:
-    """Neither a key of another name nor another tenant's key of the same name opens it."""
+    """A key with another name does not open it.
+
+    Another tenant's key with the same name does not either.
+    """
     made = transit.data("encrypt/orders", {"plaintext": TEXT})["ciphertext"]
     transit.data("keys/payments", {})
     assert transit.refusal("decrypt/payments", {"ciphertext": made}) == UNREADABLE
@@ -535,7 +538,10 @@ def test_macs(size: int, own: str, transit: Transit) -> None:
     [f"sha{family}-{size}" for family in (2, 3) for size in (224, 256, 384, 512)],
 )
 def test_hashes(name: str, transit: Transit) -> None:
-    """A hash is that of the standard, as hexadecimal or base64; the path has priority."""
+    """A hash equals the standard's hash, as hexadecimal or base64.
+
+    The algorithm in the path has priority.
+    """
     python = name.replace("sha2-", "sha").replace("sha3-", "sha3_")
     digest = hashlib.new(python, b64decode(TEXT)).digest()
     assert transit.data(f"hash/{name}", {"input": TEXT, "algorithm": "md5"})["sum"] == digest.hex()

@@ -59,7 +59,7 @@ def test_usage_by_the_hour_and_by_the_day(tenant: Caller, period: str) -> None:
 
 
 def test_limits(tenant: Caller, new_tenant: Callable[..., Caller], operator: Caller) -> None:
-    """Quota and rate limit are those of the plan or of the operator."""
+    """Quota and rate limit come from the plan, or from the operator."""
     names = ("operations_used", "operations_per_month", "requests_per_minute")
 
     def limits(caller: Caller, **query: str) -> tuple[int | None, ...]:

@@ -54,7 +54,7 @@ def create(owner: Caller, url: str = URL, name: str = "on-call") -> dict[str, An
 def test_people_change_webhooks_and_programs_see_them(tenant: Caller, owner: Caller) -> None:
     """The secret is shown once, and each change is recorded.
 
-    A program sees neither path nor secret.
+    The program's output shows no path or secret.
     """
     created = create(owner)
     secret = created.pop("secret")

@@ -1,4 +1,4 @@
-"""Kills a real installation under load, again and again, and then checks its data.
+"""Kills a real installation under load repeatedly, and then checks its data.
 
 ``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make crashes``. Exit status
 1: data is lost, duplicated or missing in the log.

@@ -60,7 +60,7 @@ class Report:
 
 
 def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
-    """Run an installation, load it, kill it, settle, stop it, and check its data."""
+    """Run an installation under load, kill it, let it settle, stop it, and check its data."""
     ledgers = [Ledger() for _ in range(plan.threads + 1)]
     began = time.monotonic()
     with running(folder, databases=databases) as installation:

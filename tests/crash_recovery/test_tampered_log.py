@@ -170,8 +170,8 @@ class Case:
     named: tuple[str, int | None]
     """The verifier's findings for an export that the running service made later: kind and record.
 
-    If a tile's hash is wrong, each of its records is named, because the edited one is not known.
-    None: no record, or a record of unknown position."""
+    If a tile's hash is wrong, each of the tile's records is named, because any of them could be the
+    edited one. None: no record, or a record of unknown position."""
     at_start: str | None
     """The key service's error at its next start. None: only the verifier can find it."""
 

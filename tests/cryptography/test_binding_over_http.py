@@ -272,7 +272,7 @@ def test_envelopes_and_supplied_keys_in_a_batch(
 
 
 def test_format_is_one_of_two(post: Post) -> None:
-    """The default format is `ciphertext`, and unknown ones are refused."""
+    """The default format is `ciphertext`. Unknown formats are refused."""
     body: Body = {"plaintext": _text(DATA)}
     assert "ciphertext" in _data(post("/kem/encrypt", {**body, "format": "ciphertext"}))
     for bad in ("", "Envelope", "jwe", 1):

@@ -174,9 +174,9 @@ def test_x_wing_known_answers(read_vectors: Vectors, count_known_answers: Count)
 
 @pytest.mark.parametrize("algorithm", ML_DSA_FILES)
 def test_ml_dsa_known_answers(algorithm: Algorithm, count_known_answers: Count) -> None:
-    """Every published seed gives the published key, which verifies the published signature.
+    """Every published seed gives the published key, and that key verifies the published signature.
 
-    Our signatures are hedged, so they differ from the published ones, but verify too.
+    Our signatures are randomised: they differ from the published signatures, and verify.
     """
     held = 0
     size = ALGORITHMS[algorithm].output_size

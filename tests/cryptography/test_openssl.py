@@ -1,4 +1,4 @@
-"""OpenSSL's SLH-DSA: when it is used, its requirements, and the messages without them."""
+"""OpenSSL's SLH-DSA: when it is used, what it requires, and the messages if it is missing."""
 
 import ctypes
 import ctypes.util
@@ -188,7 +188,7 @@ class Glitching(OpenSsl):
 
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_a_fault_that_verifies_releases_no_signature(openssl_library: str, faulty: int) -> None:
-    """If two signatures with one randomizer differ, none is returned, even if both verify."""
+    """If two signatures with one randomizer differ, both are discarded, even if both verify."""
     library, algorithm = Glitching(openssl_library), Algorithm.SLH_DSA_SHA2_128F
     private_key = library.generate(algorithm)
     public_key = private_key[PARAMETER_SETS[algorithm].public_key :]

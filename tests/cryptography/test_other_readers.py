@@ -35,7 +35,7 @@ SIGNATURE_NAMES = {
     Algorithm.SLH_DSA_SHA2_192S: "SLH-DSA-SHA2-192S",
     Algorithm.SLH_DSA_SHA2_256S: "SLH-DSA-SHA2-256S",
 }
-"""The readers' names of algorithms. They read neither X-Wing nor our composite ML-DSA."""
+"""The readers' names of algorithms. The readers know no X-Wing and no composite ML-DSA."""
 IDENTIFIERS = {
     Algorithm.ML_KEM_768: "2.16.840.1.101.3.4.4.2",
     Algorithm.ML_KEM_1024: "2.16.840.1.101.3.4.4.3",

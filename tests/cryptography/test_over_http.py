@@ -105,7 +105,7 @@ def _flipped(data: bytes, position: int) -> bytes:
 
 
 def _damaged(blob: bytes, first: int) -> Iterator[bytes]:
-    """Yield a ciphertext with flipped bits at the borders of its parts, and lengthened ones."""
+    """Yield ciphertexts with flipped bits at the borders of parts, and too long ciphertexts."""
     for position in (0, first - 1, first, first + NONCE - 1, first + NONCE, -TAG - 1, -TAG, -1):
         yield _flipped(blob, position)
     yield blob + b"\0"

@@ -166,7 +166,7 @@ def test_an_expanded_key_alone_is_named(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", KEY_PAIRS)
 def test_every_other_document_is_refused_by_its_kind(algorithm: Algorithm) -> None:
-    """Other documents are refused by kind: cut, too long, damaged, empty, foreign, or with wrong parts."""
+    """Invalid documents are refused by kind: cut, long, damaged, empty, foreign, or wrong parts."""
     seed = SEEDS[algorithm]
     good = document(algorithm, der(OCTET_STRING, seed))
     others = [other for other in KEY_PAIRS if other is not algorithm]

@@ -175,7 +175,7 @@ def test_openssl_reads_it(
 
 @every_algorithm
 def test_one_encoding_is_taken(algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]) -> None:
-    """DER that is cut, too long, or changed before the key is refused."""
+    """DER is refused if it is cut, too long, or changed before the key."""
     key = new_key(algorithm)
     data = public_keys.to_der(algorithm, key)
     head = len(data) - len(key)

@@ -379,9 +379,9 @@ def test_the_hash_function_is_bound(
     execute: Execute,
     tenant: TenantId,
 ) -> None:
-    """A signature under one hash function is invalid under another, for the same digest.
+    """A signature under one hash function is invalid under another one, for the same digest.
 
-    The gateway refuses such a digest by its size already. This test is one layer below.
+    The gateway already refuses such a digest by its size. So this test calls the key service.
     """
     responses = execute(
         [

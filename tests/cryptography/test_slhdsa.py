@@ -138,7 +138,7 @@ def test_our_signatures_hold_in_an_independent_implementation(
     signed: Signed,
     count_known_answers: Count,
 ) -> None:
-    """Our signatures, without and with the longest context, verify there, but not for other inputs."""
+    """slh-dsa verifies our signatures, with an empty or the longest context, and for no other input."""
     contexts = {b"": (MESSAGE, b"another"), LONGEST_CONTEXT: (MESSAGE + b"\0", LONGEST_CONTEXT)}
     for context, wrong in contexts.items():
         private_key, signature = signed(implementation, algorithm, MESSAGE, context)

@@ -62,7 +62,10 @@ LOW_ORDER = (
     bytes(31) + b"\x80",
     b"\1" + bytes(30) + b"\x80",
 )
-"""X25519 points of order 1, 2, 4 and 8, not all in their shortest form (RFC 7748, section 6)."""
+"""X25519 points of order 1, 2, 4 and 8.
+
+Some are not in their shortest form (RFC 7748, section 6).
+"""
 
 
 def _encrypted(execute: Execute, tenant: TenantId, algorithm: Algorithm) -> bytes:

@@ -1,4 +1,4 @@
-"""The services of compose.yaml, run from trees: those of the images, and one with Debian's databases."""
+"""Runs the services of compose.yaml from the images' trees. Databases come from Debian."""
 
 from __future__ import annotations
 

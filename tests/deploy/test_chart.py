@@ -532,7 +532,7 @@ def test_settings_stay_one_text(process: str) -> None:
     ],
 )
 def test_a_value_that_would_leave_its_place_is_refused(values: Any, named: str) -> None:
-    """No value can end its line of YAML, its setting, or its word of a shell's command."""
+    """No value can break out of its YAML line, its setting, or its word in a shell command."""
     refused = _render(of_file=values)
     assert refused.returncode != 0
     assert "values don't meet the specifications" in refused.stderr

@@ -62,7 +62,7 @@ def test_no_build_tool_is_shipped(shipped: str) -> None:
 
 
 def test_a_release_has_every_extra_in_the_tested_version() -> None:
-    """The lock of a release contains that of an installation, in the versions of the tests."""
+    """The release's lock file contains the installation's lock file, in the tested versions."""
     released = _locked("all")
     assert _locked("run").items() <= released.items()
     assert _locked("kubernetes").items() <= released.items()

@@ -60,7 +60,7 @@ def test_every_service_is_confined(tree: Path, unit: str) -> None:
 
 
 def test_the_gateway_s_unit_hides_the_key_service_s_files() -> None:
-    """Each of the two units hides the other's folder, and can write only its own."""
+    """Each unit cannot see the other unit's folder, and can write only to its own folder."""
     for unit, other in (("gateway", "keyservice"), ("keyservice", "gateway")):
         lines = (UNITS / f"pqkeep-{unit}.service").read_text().splitlines()
         assert f"InaccessiblePaths=-/var/lib/pqkeep/{other}" in lines

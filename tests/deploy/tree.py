@@ -109,7 +109,7 @@ def is_inside() -> bool:
 def enter(module: str, *more: str) -> None:
     """Restart a module with its own mounts and process ids, unless this process already has them.
 
-    ``more``: options of ``unshare``.
+    ``more`` has further options of ``unshare``.
     """
     if not is_inside():
         own = ["unshare", *more, "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -248,7 +248,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def _control_groups(name: str) -> Iterator[Path]:
-    """Yield the folders of a control group, those within others first, when they are empty."""
+    """Yield the empty folders of a control group, inner folders first."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, mounted, kind, *_ = line.split()
         top = Path(mounted, name)

@@ -83,7 +83,7 @@ class Shell:
         return ended.returncode
 
     def ended_by(self, number: signal.Signals) -> int:
-        """Start a command, send it a signal while it reads, and return its status."""
+        """Start a command, send it a signal during its read, and return its status."""
         process = subprocess.Popen(
             [PROGRAM, "encrypt", "-", "--public-key", "key.json", "--to", "never"],
             cwd=self.directory,

@@ -1,4 +1,4 @@
-"""docs/cryptography.md is correct: its sizes, its layouts, and every program in it."""
+"""docs/cryptography.md is correct: sizes, layouts, and every program."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def check_verifier(
 def test_ml_dsa_signatures_verify_outside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The documented program verifies an ML-DSA signature made over HTTP, and refuses changed ones."""
+    """The documented program verifies ML-DSA signatures from the API. It refuses changed ones."""
     signature = service.read("/signature/sign", "signature", algorithm=algorithm, message=MESSAGE)
     verify = example("verify-ml-dsa")["verify_ml_dsa"]
     check_verifier(verify, public_keys[algorithm], MESSAGE, signature)
@@ -481,7 +481,7 @@ def test_the_stored_envelopes_are_read(vector: dict[str, Any], example: Example)
 def test_keys_wrapped_outside_unwrap_inside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The service unwraps the documented program's keys of each size, and refuses changed ones."""
+    """The service unwraps the documented program's keys, and refuses changed wrapped keys."""
     make_blob = example("make-blob")["make_blob"]
     named = {"algorithm": algorithm, "key_version": 1}
     for size in sorted(SYMMETRIC_KEY_SIZES):

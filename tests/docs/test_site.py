@@ -1,6 +1,6 @@
 """The documentation's web site: its links, its search, and its pages in a browser.
 
-``make site`` builds it, and needs an environment of its own; ``make campaigns`` runs these tests.
+``make site`` builds the site in its own environment. ``make campaigns`` runs these tests.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_every_page_is_reached_from_the_map(site: Site) -> None:
 
 
 def test_links_lead_to_files_of_the_site(site: Site) -> None:
-    """Each link that Markdown does not check, such as one of the theme, leads to a file."""
+    """Links that Markdown does not check, such as the theme's links, lead to existing files."""
     for path in site.pages():
         for link in HREF.findall((site.folder / path).read_text()):
             parts = urlsplit(link)

@@ -188,7 +188,7 @@ def test_a_file_that_others_can_read(create: Create, key_file: Path) -> None:
 def test_no_secret_is_in_the_output_of_the_service(
     create: Create, installation: Installation, password: str
 ) -> None:
-    """The service's output has neither the token nor the password, before or after use."""
+    """The service never prints the token or the password, before or after use."""
     tokens = [_token(create(_email())[1]) for _ in range(2)]
     fields = {"token": tokens[0], "password": password}
     installation.caller(None).post("/auth/accept-invitation", fields, status=201)

@@ -116,7 +116,7 @@ START, DEV = pytest.param("start", marks=NEEDS_ROOT), "dev"
 
 @pytest.mark.parametrize("command", [START, later(DEV)])
 def test_before_it_starts_anything(command: str, folder: Path) -> None:
-    """Before its first process it ends with status 0, and can be started again."""
+    """A signal before the first process ends pqkeepd with status 0, and pqkeepd can start again."""
     layout = _made(folder, command)
     _ended(command, layout, _is_locked(layout))
 
@@ -192,7 +192,7 @@ def test_a_signal_during_imports(
 
 @pytest.mark.parametrize("command", [later(START), DEV])
 def test_signals_without_a_meaning(command: str, folder: Path) -> None:
-    """SIGUSR1 and SIGUSR2 end neither pqkeepd nor the processes of a key service."""
+    """SIGUSR1 and SIGUSR2 do not end pqkeepd or the processes of a key service."""
     layout = _made(folder, command)
 
     def is_told(process: subprocess.Popen[bytes], _said: str) -> bool:

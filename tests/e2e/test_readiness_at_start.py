@@ -1,4 +1,4 @@
-"""``pqkeepd start`` reports readiness when it serves requests, and until then the reason."""
+"""Until requests are served, ``pqkeepd start`` reports the reason. Then it reports readiness."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_the_others_take_the_new_connections_of_one_that_hangs(
 
 @pytest.mark.threat("rate-limit-store")
 def test_the_valkey_is_the_gateways_alone(several: SeveralGateways) -> None:
-    """Its folder and socket belong to the gateway's user, and its clients cannot administer it."""
+    """Valkey's folder and socket belong to the gateway's user. Its clients cannot administer it."""
     (path,) = several.layout.valkey.glob("*.sock")
     for each, mode in ((several.layout.valkey, 0o700), (path, 0o700)):
         assert each.stat().st_uid == GATEWAY

@@ -1,4 +1,4 @@
-"""Several shards on one host: one command makes them, and one runs them all."""
+"""Several shards on one host: one command makes the shards, and one runs them."""
 
 from __future__ import annotations
 

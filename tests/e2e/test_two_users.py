@@ -381,7 +381,7 @@ for number, request in enumerate((ReloadRootKeys(tenant=INSTALLATION),
 
 @pytest.mark.threat("compromised-gateway")
 def test_the_gateway_gets_no_administration(production: Production) -> None:
-    """The gateway cannot administer; of its events, unlisted and wrongly timed ones are refused."""
+    """The gateway cannot administer. Its unlisted and wrongly timed events are refused."""
     administration, events = run_as(GATEWAY, ASK, production.layout.socket).splitlines()
     assert administration == "unsupported"
     assert events == "recorded not-an-event not-an-event out-of-time out-of-time"
@@ -490,7 +490,10 @@ def test_the_certificate_is_read_as_the_gateway_would(folder: Path) -> None:
 
 
 def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: Path) -> None:
-    """Root's commands work while it runs, and every file has its owner, also after a restore."""
+    """Root's commands work while the service runs.
+
+    Every file keeps its owner, also after a restore.
+    """
     layout = production.layout
     data = ("--data", layout.directory)
     rotated = pqkeepd("root-key", "rotate", *data)

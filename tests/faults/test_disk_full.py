@@ -93,7 +93,7 @@ class Seen:
 
 
 def work_while_full(installation: Installation, full: Full) -> Seen:
-    """Send requests before, while and after a disk is full, until everything works."""
+    """Send requests before, during and after a full disk, until everything works."""
     ledgers = [Ledger() for _ in range(THREADS + 1)]
     with client(installation.base_url, ledgers[-1]) as first:
         state = create_state(first, installation.ready["operator_key"], THREADS)

@@ -116,7 +116,7 @@ def before_a_stopped_key_service(installation: Installation) -> dict[str, list[S
 
 
 def with_slow_clients(base_url: str, api_key: str) -> dict[str, list[Seen]]:
-    """Send requests that stop in the head, after it, and in the body."""
+    """Send requests that stop in the head, after the head, and in the body."""
     head = HEAD % api_key.encode()
     parts = {"in the head": head[:60], "before the body": head, "in the body": head + b'{"plain'}
     with ThreadPoolExecutor(3) as pool:

@@ -208,7 +208,7 @@ def test_a_replayed_record_is_not_executed_twice(link: TwoHosts) -> None:
 
 @pytest.mark.threat("link-attacker")
 def test_reordered_records_are_not_read(link: TwoHosts) -> None:
-    """Reordered records end the connection: the call fails, and later ones succeed."""
+    """Reordered records end the connection. The call fails, and later calls succeed."""
     held: list[bytes] = []
 
     def swap(record: bytes) -> Sequence[bytes]:

@@ -237,7 +237,7 @@ OPENINGS: dict[str, Callable[[str], Awaitable[None]]] = {
 async def test_a_server_that_cannot_be_used(
     name: str, server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Gateway, key service, config check and doctor name the cause, and retry if that can help."""
+    """Gateway, key service, config check and doctor name the cause. They retry if that can help."""
     case = CASES[name]
     addresses = {role: case.address(server, role) for role in PROVISIONED}
     layout = Layout(tmp_path / "data")

@@ -422,7 +422,7 @@ def test_files_that_are_read_only_in_effect(
 def test_servers_that_take_no_writes(
     on_server: Service, spoils: Spoils, problem: WriteProblem, parts: tuple[str, ...]
 ) -> None:
-    """A server that only serves reads is named with its cause until it accepts writes."""
+    """A database server that only allows reads is named as the cause until it accepts writes."""
     _is_noticed(on_server, spoils, problem, *parts)
 
 

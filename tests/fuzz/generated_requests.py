@@ -60,7 +60,7 @@ KINDS = {
     **dict.fromkeys(("Kyber768", "X-Wing", "ML-KEM-1024", "XAES-256-GCM"), "/kem/"),
     **dict.fromkeys(("HMAC-SHA-256", "HMAC-SHA-512"), "/mac/"),
 }
-"""The beginning of paths with an algorithm, without those of signatures."""
+"""The beginning of paths with an algorithm, except paths for signatures."""
 PLAIN = base64.b64encode(b"plaintext").decode()
 DIGEST = base64.b64encode(bytes(32)).decode()
 MU = base64.b64encode(bytes(64)).decode()

@@ -1,4 +1,7 @@
-"""The KMS plugin under kube-apiserver's own code: ``make interop`` builds it, and these tests run it."""
+"""The KMS plugin under kube-apiserver's own code.
+
+``make interop`` builds it and runs these tests.
+"""
 
 from __future__ import annotations
 

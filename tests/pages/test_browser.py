@@ -89,7 +89,7 @@ def test_findings_of_axe_fail(visit: Visit, site: str) -> None:
 
 
 def test_a_browser_that_is_stuck_is_replaced(chromium: Chromium, site: str) -> None:
-    """A browser that hangs when it closes a profile is killed, and the next visit has a new one."""
+    """A browser that hangs while closing a profile is killed, and the next visit starts another."""
     stuck = chromium.new_context(base_url=site)
     stuck.new_page().goto("/good")
     os.killpg(chromium.group, signal.SIGSTOP)

@@ -114,7 +114,7 @@ def test_labels_are_set_on_the_keyrings_of_chosen_rows(
 
 
 def test_chosen_invitations_are_withdrawn(installation: Installation, visit_as: SignedIn) -> None:
-    """Rows without a page of their own are chosen too, and a filter shows only some."""
+    """Invitations have no page of their own, and can be chosen too. A filter limits the choice."""
     tenant = installation.new_tenant()
     for name in ("ada", "bob", "eve"):
         email = f"{name}-{tenant.tenant_id}@example.com"

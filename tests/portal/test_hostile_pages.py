@@ -403,7 +403,7 @@ def test_nothing_of_a_page_is_left_after_signing_out(
 
 
 def test_a_stolen_access_cookie_grants_and_destroys_nothing(world: World) -> None:
-    """Of the forms on its pages, only listed ones work without a step-up."""
+    """On its pages, only the listed forms work without a step-up."""
     found: dict[str, bool] = {}
     with _with_cookie(world) as thief:
         for path in PAGES:

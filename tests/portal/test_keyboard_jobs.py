@@ -1,4 +1,4 @@
-"""Five jobs from their first page to their last, with nothing but a keyboard."""
+"""Five jobs from first to last page, with the keyboard alone."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_api_key_is_made_and_revoked(installation: Installation, visit: Visit
 def test_a_key_is_generated_rotated_and_archived(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """A person makes a keyring and a key in it, rotates the key, archives it, and keeps it."""
+    """A person makes a keyring and a key, rotates the key, schedules an archive, and cancels it."""
     tenant = installation.new_tenant()
     page = visit_as(installation.person(tenant.tenant_id), asks_proof=True).open("/portal")
     _go(page, "Keyrings")

@@ -247,7 +247,10 @@ def test_algorithms_beyond_the_plan_name_the_plan_that_has_them(installation: In
 
 
 def test_every_algorithm_is_explained() -> None:
-    """Each algorithm has a sentence. All except legacy ones have their own, and a NIST category."""
+    """Each algorithm has a sentence.
+
+    Current algorithms have their own sentence and a NIST category.
+    """
     assert ABOUT.keys() == set(Algorithm)
     assert len({ABOUT[name].purpose for name in CURRENT}) == len(CURRENT)
     assert all(ABOUT[name].strength for name in CURRENT)
@@ -256,7 +259,7 @@ def test_every_algorithm_is_explained() -> None:
 def test_the_keys_of_every_keyring_are_listed(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Each row names its keyring, a filter shows one keyring, and its key is rotated there."""
+    """Each row names its keyring. A filter shows one keyring. A key can be rotated in the list."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
     for keyring in ("default", "payments"):

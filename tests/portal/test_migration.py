@@ -92,7 +92,7 @@ def test_a_role_sees_the_forms_that_it_may_send(
 def test_what_a_rule_would_refuse_is_shown_without_javascript(
     installation: Installation, tenant: Caller
 ) -> None:
-    """The form is a GET; a profile, an algorithm, and a value that is neither have a result."""
+    """The form is a GET. A profile and an algorithm have a result, and unknown values have one too."""
     viewer = installation.person(tenant.tenant_id, Role.VIEWER)
     for choice in ("cnsa-2.0", "Kyber768"):
         page = get_page(viewer, f"{PATH}?end={choice}").text

@@ -106,7 +106,7 @@ def _sign_in(page: Page) -> None:
 def test_a_passkey_from_its_addition_to_its_removal(
     visit_named: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """A passkey is added, signs in without a password, steps up, and confirms its own removal."""
+    """A person adds a passkey. It is enough to sign in, to step up, and to confirm its removal."""
     owner = new_person(new_tenant().tenant_id)
     email = owner.get("/auth/me")["email"]
     visitor = visit_named(owner, asks_proof=True)

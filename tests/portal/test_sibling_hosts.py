@@ -111,7 +111,7 @@ def begin(visit: Visit, installation: Installation) -> Callable[[Caller], Visito
 
 
 def _everywhere(name: str, value: str) -> list[str]:
-    """Return a cookie for the domain, with paths before and after ours, and without a name."""
+    """Return cookies for the parent domain: one for each path, and one without a name."""
     paths = ("/", "/portal", "/api", "/api/v1/auth", "/api/v1/auth/refresh")
     planted = [f"{name}={value}; Domain={DOMAIN}; Path={path}" for path in paths]
     return [*planted, f"={name}={value}; Domain={DOMAIN}; Path=/"]

@@ -114,7 +114,7 @@ def assert_fits(page: Page) -> None:
 
 
 def assert_headings_in_order(html: str) -> None:
-    """Check that no heading is more than one level below the previous one."""
+    """Check that no heading skips a level after the previous heading."""
     levels = [int(each) for each in re.findall(r"<h([1-6])", html.split("<dialog", maxsplit=1)[0])]
     assert levels[0] == 1
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), levels
@@ -140,7 +140,7 @@ class _Nesting(HTMLParser):
 
 
 def assert_well_formed(html: str) -> None:
-    """Check that elements nest, and that no element of a sentence is shown as text."""
+    """Check that elements nest correctly, and that no markup inside a sentence is shown as text."""
     _Nesting(html)
     shown = re.search(rf"&lt;/?({'|'.join(INLINE)})\b", html)
     assert not shown, f"{shown[0]} is shown as text"

@@ -221,7 +221,7 @@ def _certificate(tree: Tree, port: int) -> None:
 
 @contextmanager
 def _units(tree: Tree, url: str) -> Iterator[None]:
-    """Run the command of both units, each as its user, until the block ends."""
+    """Run the commands of both units, each as its user, until the block ends."""
     key_service = tree.running(*_unit(tree, "keyservice"), until="")
     gateway = tree.running(*_unit(tree, "gateway"), until="running on")
     with key_service, gateway:

@@ -47,7 +47,7 @@ ALGORITHM = "Kyber768"
 PLAINTEXT = "YSBzZWNyZXQ="
 BATCH = 100
 BEGINS, ENDS = "refusing its requests", "serving it there"
-"""The command's output before a tenant is refused, and before it is served again."""
+"""The command's output before it refuses a tenant's requests, and before it serves them again."""
 
 
 @dataclass

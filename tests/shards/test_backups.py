@@ -1,4 +1,4 @@
-"""Backups of an installation with two shards: complete, of one moment, and of these shards only."""
+"""Backups of an installation with two shards: complete, consistent, and of its own shards only."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ def two(running_shards: TwoShards, kept: Kept) -> Two:
 def test_an_installation_of_two_shards_is_restored(
     two_shards: TwoShards, kept: Kept, two: Two, tmp_path: Path
 ) -> None:
-    """One file restores all shards: each tenant is in one of them, and each log continues its own.
+    """One file restores all shards: each tenant is in one shard, and each log continues.
 
-    The shards' settings are those of the restore, start.toml has no program, and tenants can be
-    moved.
+    The shards' settings equal the restored installation's settings. start.toml names no program,
+    and tenants can be moved.
     """
     choices = settings_to_choose(two.newer.manifest, two.newer.origin.shards)
     assert not choices.keys() & {"shard", "shards", "transfer_key_file", "gateways"}
@@ -354,10 +354,10 @@ def _swapped(two: Two) -> tuple[Origin, Iterator[Message]]:
 def test_no_backup_has_a_tenant_twice_or_not_at_all(
     two_shards: TwoShards, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No backup between two steps of a move is inconsistent, and each mixture of moments is found.
+    """A backup during a move is complete or refused, whatever moments its databases are from.
 
     The databases are copied before each step of a move there and back. A backup is accepted only if
-    each tenant's keys are in one shard, the one that the accounts name.
+    each tenant's keys are in exactly one shard, and the accounts name this shard.
     """
     monkeypatch.setattr(backups, "TRIES", 1)
     if two_shards.is_on_server:

@@ -286,7 +286,7 @@ def test_the_commands(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_shard_is_drained(two_shards: TwoShards) -> None:
-    """Its tenants and new ones go to running shards, until the drain is cancelled."""
+    """While a shard drains, its tenants and new tenants go to other shards. A cancel ends this."""
     tenants = [two_shards.new_tenant("b") for _ in range(2)]
     encrypted = [use(tenant) for tenant in tenants]
     settings = two_shards.layout.gateway_settings.read_text()
@@ -310,7 +310,7 @@ def test_a_shard_is_drained(two_shards: TwoShards) -> None:
 
 
 def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
-    """A tenant returns if its bundle was never read, or the other shard confirms that it lacks it."""
+    """A cancel returns the tenant if its bundle was not read, or the new shard does not have it."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
 
@@ -365,7 +365,7 @@ def test_a_move_that_the_other_shard_renounced_does_not_go_on(two_shards: TwoSha
 
 
 def test_the_transfer_key_changes_while_nobody_moves(two_shards: TwoShards) -> None:
-    """Refused during a move; otherwise all shards get the same new key, and moves use it."""
+    """The transfer key cannot change during a move. Afterwards all shards get the same new key."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     files = [path.parent / "transfer.key" for path in two_shards.settings.values()]
@@ -421,7 +421,7 @@ def read_bundle(two_shards: TwoShards, tenant: TenantId) -> None:
 
 
 def moved_there_and_back(two_shards: TwoShards) -> tuple[Caller, list[dict[str, Any]]]:
-    """Return a tenant that moved there and back, and its records before."""
+    """Return a tenant after a move there and back, with its records from before the move."""
     tenant = two_shards.new_tenant("default")
     use(tenant)
     before = tenant.get("/audit/records", limit="200")["records"]

@@ -197,7 +197,8 @@ class Server:
         self.slow_until = 0.0
         self.slow_seconds = 0.0
         self.fails_commits = 0.0
-        """The probability that a session ends with its commit, before or after it."""
+        """The probability that a commit ends its session, before or after the commit takes effect.
+        """
         self.locked: Callable[[], None] = lambda: None
         self.committed: Callable[[Session, bool], None] = lambda *_: None
         """Called with each commit, and whether it changed a row."""

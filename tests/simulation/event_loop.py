@@ -36,7 +36,10 @@ class Process:
         self.is_killed = False
         self.kept: list[asyncio.Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
-        """All tasks, so that those of a killed process are not garbage-collected, and continue."""
+        """All tasks.
+
+        Without this list, Python would end a killed process's tasks in an orderly way.
+        """
         self.on_kill: Callable[[], None] = lambda: None
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)

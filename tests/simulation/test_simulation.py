@@ -60,7 +60,7 @@ def test_another_process_gives_the_same_run_again() -> None:
 
 @pytest.mark.campaign
 def test_several_processes_run_all_seeds() -> None:
-    """With ``--processes`` each seed is run once: the sums equal those of one process."""
+    """With ``--processes`` each seed runs once, and the sums equal the sums of one process."""
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "11", "--processes"]
     sums = {
         subprocess.run(

@@ -143,7 +143,7 @@ def test_a_standby_serves_when_the_other_is_killed(pair: Pair) -> None:
 
 
 def pause(pair: Pair, caller: Caller, seconds: float) -> None:
-    """Pause the active key service after some seconds, and resume it after the other has served."""
+    """Pause the active key service after some seconds. Resume it after the standby has served."""
     time.sleep(seconds)
     paused = pair.active()
     pid = pair.processes[paused].pid

@@ -1,4 +1,4 @@
-"""The methods of Transit's clients: which work, and the sentence with which others are refused."""
+"""The methods of Transit's clients: supported methods, and the refusal for unsupported ones."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ CLIENTS = (
         "`make interop`",
     ),
 )
-"""The clients that were run unmodified: name, version, what they did, and where it is tested."""
+"""The clients that were run without changes: name, version, what they did, and the test."""
 
 
 DIFFERENCES = (

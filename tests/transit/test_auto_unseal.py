@@ -76,7 +76,10 @@ def is_active(client: httpx2.Client) -> bool:
 
 
 def test_auto_unseal(server: Any, settings: Path, name: str) -> None:
-    """OpenBao initialises. It unseals after a restart, after rotations, and with a higher floor."""
+    """OpenBao initialises.
+
+    It unseals after a restart, after rotations, and with a higher minimum version.
+    """
     transit = server.client().secrets.transit
     transit.create_key(name)
     with sealed(settings, is_new=True) as client:

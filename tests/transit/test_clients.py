@@ -1,4 +1,7 @@
-"""Programs that use Transit, unmodified: ``make interop`` builds them, and these tests run them."""
+"""Unchanged programs that use Transit.
+
+``make interop`` builds the programs and runs these tests.
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_each_method_has_a_test() -> None:
 
 
 def test_create_key(transit: Transit, name: str) -> None:
-    """Creating a key returns it, and creating it again changes nothing."""
+    """Creating a key returns the key. Creating it a second time changes nothing."""
     first = transit.create_key(name)
     assert first["data"] == transit.create_key(name)["data"] == transit.read_key(name)["data"]
     assert first["data"]["latest_version"] == 1
@@ -230,7 +230,7 @@ def test_delete_key(transit: Transit, key: str) -> None:
 
 
 def test_delete_key_without_the_scope(pqkeep: Any, name: str) -> None:
-    """An API key whose scopes do not name the deletion cannot allow it, or delete."""
+    """An API key without a scope for deletion cannot allow the deletion, and cannot delete."""
     token = pqkeep.new_token([{"operations": ["*"]}])
     transit = pqkeep.client(token=token).secrets.transit
     transit.create_key(name)
@@ -658,7 +658,7 @@ def test_approle_login(server: Any) -> None:
 
 
 def test_health_and_seal_status(server: Any) -> None:
-    """Without a token, a server says that it is initialised and not sealed, and its version."""
+    """Without a token, a server reports its version, and that it is initialised and not sealed."""
     client = server.client(token="")
     assert client.sys.read_health_status().status_code == 200
     health = client.sys.read_health_status(method="GET")

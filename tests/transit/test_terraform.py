@@ -83,7 +83,7 @@ def difference(data: dict[str, Any], attributes: dict[str, Any]) -> set[str]:
 
 
 def test_the_provider_starts(send: Send) -> None:
-    """The token is looked up, and the version is one for which the provider sends all fields."""
+    """The token is looked up. The version is high enough that the provider sends all fields."""
     token = send("GET", "auth/token/lookup-self").json()["data"]
     assert all(isinstance(policy, str) for policy in token["policies"])
     assert not token.get("namespace_path")

@@ -64,7 +64,7 @@ class Prometheus:
             time.sleep(0.2)
 
     def until_only(self, alerts: AbstractSet[str], ignored: AbstractSet[str]) -> None:
-        """Scrape until these alerts are active, and no others except ignored ones."""
+        """Scrape until exactly these alerts are active, apart from ignored alerts."""
         deadline = time.monotonic() + PATIENCE
         while (found := self.active() - ignored) != alerts:
             assert time.monotonic() < deadline, found

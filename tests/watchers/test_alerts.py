@@ -291,7 +291,7 @@ def test_wrong_and_busy_clients(healthy: Installation, prometheus: Prometheus) -
 
 @shows("PqkeepQuotaNear", "PqkeepQuotaReached")
 def test_quotas(healthy: Installation, prometheus: Prometheus) -> None:
-    """A tenant near its monthly quota, and one with none left, are noticed."""
+    """Alerts name a tenant near its monthly quota, and a tenant that has used up its quota."""
     tenant = healthy.new_tenant("free")
     tenant.post("/kms/keys/generate", KEM, status=201)
     tenant.post("/kem/encrypt", {"plaintext": "AAAA"})
@@ -338,7 +338,7 @@ def encrypt(installation: Installation) -> int:
 
 @shows("PqkeepDiskLow", "PqkeepDiskFills")
 def test_a_disk_that_fills(tmp_path: Path, prometheus: Prometheus) -> None:
-    """A disk with less than 1 GiB, and one that will be full soon, are noticed."""
+    """Alerts name a disk with less than 1 GiB, and a disk that will soon be full."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if _LIBC.mount(b"none", bytes(disk), b"tmpfs", 0, b"size=1100m"):
@@ -469,7 +469,10 @@ def test_an_unsigned_log(layout: Layout, prometheus: Prometheus) -> None:
 
 @shows("PqkeepAuditSinkBehind")
 def test_a_sink_that_is_gone(layout: Layout, prometheus: Prometheus) -> None:
-    """A sink without the records of ten minutes is noticed, and one that takes them is not."""
+    """An alert names a sink that lacks the records of ten minutes.
+
+    It ends when the sink accepts them.
+    """
     sink = layout.gateway / "sink"
     settings = layout.gateway_settings.read_text()
     layout.gateway_settings.write_text(edited(settings, {"audit_sink": f"file://{sink}/log"}))
@@ -554,7 +557,7 @@ def test_the_links_certificates(layout: Layout, prometheus: Prometheus) -> None:
 
 @shows("PqkeepWitnessesAway", "PqkeepWitnessConflict")
 def test_a_witness(tmp_path: Path, prometheus: Prometheus, shell: Shell) -> None:
-    """A witness that never cosigned is noticed, and one that knows another history, until it ends."""
+    """Alerts name a witness that never cosigned, or has another history, until it is repaired."""
     witness, data = Witness(), tmp_path / "data"
 
     @contextmanager

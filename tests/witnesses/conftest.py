@@ -50,10 +50,10 @@ def ours(_: Path) -> Iterator[Running]:
 
 @contextmanager
 def litewitness(folder: Path) -> Iterator[Running]:
-    """Run litewitness with a key in an ssh-agent of its own.
+    """Run litewitness with a key in its own ssh-agent.
 
-    Its database gets the rows that its command writes, which cannot be built without one more source
-    of modules.
+    The rows in litewitness's database are inserted here. The command for that cannot be built
+    without another source of modules.
     """
     assert LITEWITNESS is not None
     key, agent, database = folder / "key", folder / "agent", folder / "witness.db"

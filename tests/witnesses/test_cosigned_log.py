@@ -18,7 +18,7 @@ from pqkeep.audit import verify
 
 
 def until_state(client: Client, problem: str | None, size: int = 1) -> None:
-    """Wait until the witness has this problem, or without one has cosigned this size."""
+    """Wait until the witness has this problem. For None, wait until it has cosigned this size."""
     deadline = time.monotonic() + PATIENCE
     while True:
         (found,) = client.audit.witnesses()
