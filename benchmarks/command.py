@@ -64,7 +64,7 @@ def exit_status(name: str, work: Callable[[Report], None]) -> int:
 
 
 def publish(results: Results, file: Path | None) -> None:
-    """Print results, and write them as JSON to a file if one is named."""
+    """Print results. Write them to a JSON file too, if a file is named."""
     results.show(results_console())
     if file is not None:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")

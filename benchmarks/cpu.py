@@ -16,8 +16,9 @@ _STOLEN = 4
 def nanoseconds(process_id: int) -> int:
     """Return the CPU time of all threads of a process until now.
 
-    It comes from schedstat (nanoseconds), or without it from stat (clock ticks). The time of an
-    ended thread is lost, so only processes with permanent threads can be measured.
+    It comes from schedstat (nanoseconds). If that file is missing, it comes from stat (clock
+    ticks). The time of an ended thread is lost, so only processes with permanent threads can be
+    measured.
     """
     try:
         return sum(
@@ -31,7 +32,10 @@ def nanoseconds(process_id: int) -> int:
 
 
 def with_children(process_id: int) -> int:
-    """Return the CPU time of a process and of its children, as long as none of these ends."""
+    """Return the CPU time of a process and its children.
+
+    The result is wrong if a child ends meanwhile.
+    """
     return sum(map(nanoseconds, (process_id, *children(process_id))))
 
 

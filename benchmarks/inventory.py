@@ -2,7 +2,7 @@
 
 Run as ``python -m benchmarks.inventory``. It fills a new SQLite file by the key service's own code,
 without processes around it. Each commit has the records of one moment, and a checkpoint counts them
-each second. Then it reads all pages, and compares the counts with those of an export.
+each second. Then it reads all pages, and compares their counts with the counts in an export.
 """
 
 import argparse

@@ -105,7 +105,10 @@ def _cookies(ready: dict[str, Any], count: int) -> str:
 
 
 def _measured(caller: Connection, person: Connection, count: int) -> dict[str, float]:
-    """Return milliseconds of each operation. It adds the last TIMES of this number of keyrings."""
+    """Return the milliseconds of each operation.
+
+    The last TIMES of ``count`` keyrings are made here.
+    """
     prefix = name_of(count // 2).partition(".")[0]
     keyrings = [name_of(number) for number in range(0, min(count, 10 * TIMES), 10)]
 

@@ -224,7 +224,7 @@ class Keys:
             await asyncio.gather(*(execute(request, attribution, _DEADLINE) for request in some))
 
     async def _record(self, day: int, left: int) -> None:
-        """Add the records of a day, and count them. Those of the last day are hours apart."""
+        """Add a day's records, and count them. The last day's records are hours apart."""
         done = USED_DAYS - left + 1
         goal = self._size.records * done // USED_DAYS
         pieces = HOURS if left == 1 else 1

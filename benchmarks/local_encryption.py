@@ -70,9 +70,10 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def compare(
     folder: Path | None, mebibytes: int = SIZE, rounds: int = ROUNDS
 ) -> tuple[Comparison, ...]:
-    """Measure both directions with both kinds of output. Raises BenchmarkError.
+    """Measure encryption and decryption with both kinds of output.
 
-    At most three such files exist at a time, so that all fit into the page cache.
+    Raises BenchmarkError. At most three large files exist at a time, so the page cache can hold
+    them.
     """
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=folder) as temporary:
         plaintext, ciphertext, looped, target = (

@@ -1,7 +1,8 @@
 """A long audit log: ``make bench-log``, or ``python -m benchmarks.log --help``.
 
-Starts ``pqkeepd dev``, fills its key service's database (log_fill.py), restarts it, and measures
-requests about the log over HTTP, as the operator and as a tenant with a tenth of the records.
+Starts ``pqkeepd dev``, fills its key service's database (log_fill.py), and restarts it. Then it
+measures requests about the log over HTTP, as the operator and as a tenant with a tenth of the
+records.
 """
 
 import argparse

@@ -4,8 +4,9 @@ Run as ``python -m benchmarks.log_fill SETTINGS RECORDS TENANTS VERSIONS TENANT`
 
 The key service of the settings file must not run. Records are committed by ``KeyStore.commit``, but
 ``BATCH`` at a time, with a checkpoint after each batch and a larger page cache. No requests are
-behind them. One record in ten belongs to the named tenant, the others to random ones. All versions
-of its key are made in one change, and the records use them in turn.
+behind them. One record in ten belongs to the named tenant, and all others to random tenants. All
+versions of the named tenant's key are made in one change. Its records use these versions in
+rotation.
 """
 
 import asyncio

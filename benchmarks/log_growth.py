@@ -94,7 +94,10 @@ def _record(tenant: TenantId, version: KeyVersion) -> NewRecord:
 
 
 async def new_case(directory: Path, name: str, tenants: int, versions: int) -> Case:
-    """Return a new key service with this number of tenants, each with one key of this number of versions."""
+    """Return a new key service.
+
+    It has this many tenants, each with one key of this many versions.
+    """
     path = directory / f"{tenants}-{versions}.sqlite3"
     os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     sealer = Sealer({1: Secret(os.urandom(ROOT_KEY_SIZE))})

@@ -1,9 +1,9 @@
 """Load at a constant rate, from a separate process.
 
-Each request has a planned time, independent of earlier ones, and its latency counts from then. So a
-late server or load generator adds the wait to the latency of all waiting requests. wrk has no rate:
-each of its connections waits for the response, so a pause delays requests and stays unseen
-(coordinated omission).
+Each request has a planned time that earlier requests do not delay. Its latency counts from the
+planned time. So a late server or load generator adds the wait to the latency of all waiting
+requests. wrk has no rate: each of its connections waits for the response, so a pause delays
+requests and stays unseen (coordinated omission).
 """
 
 import os

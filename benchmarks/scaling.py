@@ -1,10 +1,10 @@
 """Several gateways and shards compared with one of each: ``make bench-scaling``.
 
-Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and
-with two of each. They are loaded alternately, with half of the connections for a tenant of each
-shard. Several gateways are loaded with as many connections as one gateway, and with as many for
-each. Two separate installations, loaded at once, show the cost of more processes alone. It only
-reports the cost of one operation in each kind of process.
+Runs four kinds of ``pqkeepd dev``: one gateway and one shard, the same with a Valkey, two gateways,
+and two of each. They are loaded alternately, with half of the connections for a tenant of each
+shard. Several gateways are loaded twice: with the connections of one gateway in total, and with as
+many for each gateway. Two separate installations, loaded at once, show the cost of more processes
+alone. It only reports the cost of one operation in each kind of process.
 """
 
 import argparse

@@ -36,7 +36,7 @@ WRONG = "the horse is tired of oats"
 
 @dataclass
 class Tries:
-    """The times of refused sign-ins of one kind, in seconds, and their distinct responses."""
+    """The times in seconds of refused sign-ins of one kind, and their distinct responses."""
 
     seconds: list[float] = field(default_factory=list)
     responses: set[str] = field(default_factory=set)

@@ -45,7 +45,7 @@ class TwoUsers(Struct, frozen=True):
 
 @contextmanager
 def installations(directory: Path, operation: str) -> Iterator[tuple[Target, Target] | None]:
-    """Run both, and yield an operation's requests to each, or None if they cannot run."""
+    """Run both installations. Yield an operation's requests to each, or None if both cannot run."""
     if os.geteuid() != 0:
         yield None
         return

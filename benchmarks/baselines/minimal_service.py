@@ -1,7 +1,7 @@
 """The minimal service: encapsulations over HTTP, computed by a second process.
 
-Two processes with the same libraries and the same frames as pqkeep, but without access control,
-keys, policies, audit or checks. The difference to pqkeep is their cost.
+Two processes with the same libraries and the same frames as pqkeep, but no access control, keys,
+policies, audit or checks. The difference to pqkeep is their cost.
 
 Run as ``python -m benchmarks.baselines.minimal_service back SOCKET`` and then ``… front SOCKET``.
 Each prints one line when it serves; the front prints its port.

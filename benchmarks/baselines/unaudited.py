@@ -1,7 +1,7 @@
 """The same installation without a durable audit log: the difference is the log's cost.
 
-The product has no switch for the log. This runs the product's own processes with an audit log that
-reports each record as durable at once, except records of changed keys.
+The product has no switch for the log. This runs the product's own processes. Its audit log reports
+each record as durable at once, except records of changed keys.
 
 Run as ``python -m benchmarks.baselines.unaudited dev …``, in place of ``pqkeepd dev …``. Its key
 service is ``python -m benchmarks.baselines.unaudited SETTINGS``.
