@@ -279,19 +279,33 @@ def test_keys_that_are_none(site: Site) -> None:
     "claims",
     [
         '"n": ' + "9" * 5000,
-        '"n": ' + "[" * 4000 + "]" * 4000,
-        '"n": ' + '{"a": ' * 1100 + "1" + "}" * 1100,
         '"n": 1e400',
         '"n": "\\ud800"',
     ],
 )
 def test_claims_that_are_no_json(site: Site, claims: str) -> None:
-    """Numbers and depths beyond any reader's limits are an invalid token."""
+    """Numbers and texts that JSON does not have are an invalid token."""
+    assert refusal_of(_exchange_with(site, claims)) == (400, "ERR_INVALID_001", "subject_token")
+
+
+@pytest.mark.parametrize(
+    "claims",
+    ['"n": ' + "[" * 4000 + "]" * 4000, '"n": ' + '{"a": ' * 1100 + "1" + "}" * 1100],
+)
+def test_deep_claims(site: Site, claims: str) -> None:
+    """Deep claims are refused: as unreadable by Python 3.11, by their signature from 3.12 on."""
+    assert refusal_of(_exchange_with(site, claims)) in {
+        (400, "ERR_INVALID_001", "subject_token"),
+        UNTRUSTED,
+    }
+
+
+def _exchange_with(site: Site, claims: str) -> httpx2.Response:
+    """Exchange a token with further claims, which its signature does not cover."""
     head, stated, signature = site.platform.token().split(".")
     text = base64.urlsafe_b64decode(stated + "==").decode()
     changed = base64.urlsafe_b64encode((text[:-1] + f", {claims}}}").encode()).rstrip(b"=").decode()
-    refused = site.exchange(f"{head}.{changed}.{signature}")
-    assert refusal_of(refused) == (400, "ERR_INVALID_001", "subject_token")
+    return site.exchange(f"{head}.{changed}.{signature}")
 
 
 def test_keys_end_with_their_role_issuer_and_tenant(site: Site) -> None:
