@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 from tests.fixtures.certificate import new_certificate
+from tests.fixtures.postgresql import ACCOUNTS_ROLE, PostgresServer
 from tests.fixtures.unprivileged import UID, own_folder
 from tests.patience import PATIENCE
 from typer.testing import CliRunner
@@ -109,6 +112,30 @@ def test_the_server_of_the_rate_limits_is_named(tmp_path: Path, url: str, proble
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     _change(layout.gateway_settings, {"redis_url": url})
     assert dict(examine(layout))["rate limits"] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"), [(9000, " s ahead of this"), (-9000, " s behind this"), (0, "")]
+)
+def test_a_database_server_with_another_clock(
+    postgres_server: PostgresServer, tmp_path: Path, seconds: int, found: str
+) -> None:
+    """A clock difference above the tolerance is reported with its server and direction."""
+    address = postgres_server.url(ACCOUNTS_ROLE, postgres_server.new_database(ACCOUNTS_ROLE))
+    with psycopg.connect(address, autocommit=True) as database:
+        database.execute("CREATE SCHEMA first")
+        database.execute(
+            "CREATE FUNCTION first.clock_timestamp() RETURNS timestamptz LANGUAGE sql"
+            f" RETURN pg_catalog.clock_timestamp() + make_interval(secs => {seconds:d})".encode()
+        )
+        name = sql.Identifier(database.info.dbname)
+        path = sql.SQL("ALTER DATABASE {} SET search_path = first, pg_catalog, public")
+        database.execute(path.format(name))
+    layout = Layout(tmp_path / "data")
+    stores = Stores(accounts=address)
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator", stores=stores)
+    problems = dict(examine(layout))["clocks"]
+    assert [found in problem and address in problem for problem in problems] == [True] * bool(found)
 
 
 def test_more_gateways_than_shares_are_refused(tmp_path: Path) -> None:
