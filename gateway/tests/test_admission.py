@@ -166,7 +166,7 @@ class Admissions:
         await self.rate_limiter.announce_change()
 
     async def admitted(self, credential: str, attempts: int = 12) -> int:
-        """Return the number of admitted attempts, and check that the first ones are admitted."""
+        """Return the number of admitted attempts. Check that these are the first attempts."""
         return await admitted(lambda: self.admission.admit(credential, HERE), attempts)
 
     async def admitted_to_pages(self, attempts: int, *, ends_access: bool = False) -> int:
@@ -176,7 +176,7 @@ class Admissions:
 
 
 async def admitted(admit: Callable[[], Awaitable[Admitted]], attempts: int) -> int:
-    """Return how many of several attempts are admitted, and check that they are the first ones."""
+    """Return how many attempts are admitted. Check that these are the first attempts."""
     outcomes = []
     for _ in range(attempts):
         try:
@@ -246,7 +246,10 @@ async def test_a_change_of_the_principal_ends_what_was_decided(admissions: Admis
 async def test_the_limit_is_that_of_the_tier_in_force(
     admissions: Admissions, tier: Tier, subscription: Subscription
 ) -> None:
-    """The rate limit is that of the tenant's tier, and free's after the subscription's end."""
+    """The rate limit comes from the tenant's tier.
+
+    After the subscription ends, it is the free tier's.
+    """
     shown = admissions.add(Entitlements(tier, subscription))
     expected = PER_MINUTE[tier] if subscription is Subscription.ACTIVE else PER_MINUTE[Tier.FREE]
     assert await admissions.admitted(shown) == expected
@@ -275,7 +278,10 @@ async def test_a_refusal_says_how_long_to_wait(admissions: Admissions) -> None:
 
 
 async def test_requests_near_the_limit_are_counted(admissions: Admissions) -> None:
-    """Requests from 80 % of the limit on are counted as near, and refused ones as reached."""
+    """Requests from 80 % of the limit on are counted as near.
+
+    Refused requests are counted as reached.
+    """
     shown = admissions.add(Entitlements(Tier.FREE, requests_per_minute=10))
     assert admissions.admission.closeness == {"near": 0, "reached": 0}
     assert await admissions.admitted(shown) == 10
@@ -411,7 +417,7 @@ async def test_requests_at_once_are_counted_exactly(admissions: Admissions) -> N
 
 
 async def test_what_is_admitted_is_noted(admissions: Admissions) -> None:
-    """The stored last use is that of the last admitted request, with its time and address."""
+    """The stored last use is the last admitted request, with time and address."""
     credential = admissions.add(Entitlements(Tier.FREE))
     for admissions.now, address in ((2000.0, "192.0.2.1"), (2001.0, "192.0.2.2")):
         await admissions.admission.admit(credential, address)
@@ -439,7 +445,7 @@ async def test_what_is_refused_is_not_noted(admissions: Admissions) -> None:
 async def test_a_tenant_that_moves_is_asked_about_until_it_has_arrived(
     admissions: Admissions,
 ) -> None:
-    """A tenant is not cached while it moves, or after its shard has announced its departure."""
+    """A tenant is not cached during a move, or after its shard announced the tenant's departure."""
     credential = admissions.add(Entitlements(Tier.ENTERPRISE_PLUS))
     digest = admissions.digest(credential)
     tenant = admissions.known[digest].principal.tenant

@@ -101,7 +101,7 @@ async def test_one_idempotency_key_for_two_tenants(engine: AsyncEngine, method: 
 
 
 async def test_each_tenant_counts_for_itself(engine: AsyncEngine) -> None:
-    """Another tenant's API keys change neither versions nor quota."""
+    """Another tenant's API keys do not change versions or quota."""
     first, second = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
     for tenant in (first, second):

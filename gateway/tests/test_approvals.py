@@ -229,7 +229,10 @@ async def test_who_joined_later_cannot_approve(desk: Desk) -> None:
 
 
 async def test_an_approver_needs_the_permission(desk: Desk) -> None:
-    """An admin cannot approve what only owners may do, nor a developer anything."""
+    """An admin cannot approve a request that only owners may approve.
+
+    A developer can approve nothing.
+    """
     desk.permission = Permission.MANAGE_OWNERS
     approval = await desk.ask(desk.ada)
     with pytest.raises(NotAnApproverError):
@@ -274,7 +277,7 @@ async def test_a_request_expires(desk: Desk) -> None:
 
 
 async def test_a_changed_subject_ends_the_request(desk: Desk) -> None:
-    """If what a request changes is no longer as it was, nothing is executed."""
+    """If a request's subject has changed since, nothing is executed."""
     approval = await desk.ask(desk.ada)
     desk.state = "changed meanwhile"
     with pytest.raises(RequestOutdatedError):
@@ -376,7 +379,7 @@ async def test_without_the_requirement_nothing_is_asked(desk: Desk) -> None:
 
 
 async def test_an_equal_request_waits_once(desk: Desk) -> None:
-    """A repeated request is the same one, and those that may approve get one mail each."""
+    """A repeated request is the same request. Each person who may approve gets one mail."""
     first, second = await desk.ask(desk.ada), await desk.ask(desk.eve)
     assert first == second
     now = desk.approvals.now()
@@ -473,7 +476,7 @@ STEPS: tuple[str, ...] = ("approve", "refuse", "withdraw", "sweep", "day", "begi
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_random_lives(desk: Desk, seed: int) -> None:
-    """In any order of steps, a request takes only permitted ones, and is executed at most once."""
+    """In any order, only permitted steps happen, and a request is executed at most once."""
     choose = random.Random(seed)  # noqa: S311 - a test's choices
     for number in range(6):
         before = len(desk.executions)

@@ -1,4 +1,4 @@
-"""The output of each kind of sink, and the moment when a page counts as accepted."""
+"""The output of each kind of sink, and when a sink has accepted a page."""
 
 from __future__ import annotations
 

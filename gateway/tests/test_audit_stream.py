@@ -56,7 +56,7 @@ class FakeLog:
 
 @dataclass
 class FakeSink:
-    """A sink that keeps its records, and can fail before or after it has them."""
+    """A sink that keeps its records. It can fail before or after it stores them."""
 
     taken: list[StreamedRecord] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
@@ -190,7 +190,7 @@ async def test_a_gateway_that_ends_makes_way(setting: Setting) -> None:
 
 
 async def test_a_gateway_that_lost_the_lease_moves_no_cursor(setting: Setting) -> None:
-    """A gateway whose page outlasted its lease does not move the new holder's cursor."""
+    """If a page takes longer than the lease, the gateway does not move the new holder's cursor."""
     slow, other = uuid4(), uuid4()
     cursors = SqlCursors(setting.engine)
     now = date_of(setting.clock.now)

@@ -105,7 +105,7 @@ def _key(text: str, request: str = "the same") -> IdempotencyKey:
 
 
 async def test_a_contract_comes_back_as_it_was(billing: Billing) -> None:
-    """A contract and its invoice line are read as they were stored, and its tier is in force."""
+    """A contract and its invoice line are read back as stored, and its tier applies."""
     bought = await billing.buy(Tier.STARTER)
     assert await billing.store.find_running(billing.tenant.id) == bought
     (line,) = await billing.store.list_invoices(billing.tenant.id)
@@ -116,7 +116,7 @@ async def test_a_contract_comes_back_as_it_was(billing: Billing) -> None:
 
 
 async def test_of_the_same_checkouts_at_once_one_buys(billing: Billing, log: FakeAuditLog) -> None:
-    """Of sixteen concurrent checkouts of one tier, one buys it, with one line and one event."""
+    """If one tier is bought sixteen times at once, one purchase, invoice line and event remain."""
     outcomes = await asyncio.gather(
         *(billing.buy(Tier.GROWTH) for _ in range(16)), return_exceptions=True
     )

@@ -51,7 +51,7 @@ NAME = frozenset(string.ascii_letters + string.digits + "._+- ")
     ],
 )
 def test_clients_are_named(user_agent: str, name: str | None) -> None:
-    """Browsers are named with their system, other clients by their first product, nothing by nothing."""
+    """Browsers are named with their system, and other clients by their first product."""
     assert client_name(user_agent) == name
 
 

@@ -99,7 +99,7 @@ def test_the_same_tier_is_not_bought_twice(starter: Contract) -> None:
 
 
 def test_a_cancellation_can_be_undone(starter: Contract) -> None:
-    """If a cancelled contract is bought again before its end, it continues without a bill."""
+    """A cancelled contract that is bought again before its end continues without a new bill."""
     cancelled = cancel(starter, NOW).new
     assert cancelled.cancel_at_period_end
     assert cancelled.subscription is Subscription.ACTIVE
@@ -140,7 +140,7 @@ def reported(starter: Contract) -> Contract:
 
 
 def test_what_is_billed_elsewhere_is_not_changed_here(reported: Contract) -> None:
-    """An external provider's contract is neither changed nor cancelled here."""
+    """A provider's contract cannot be changed or cancelled here."""
     with pytest.raises(BilledElsewhereError):
         buy(reported, TENANT, Tier.GROWTH, PRICES, NOW)
     with pytest.raises(BilledElsewhereError):

@@ -75,7 +75,7 @@ def test_a_name_of_ours_is_there_once(name: str, form: str) -> None:
 
 
 def test_several_headers_are_one() -> None:
-    """Cookies of a second Cookie header are read like those of the first."""
+    """Cookies in a second Cookie header are read like cookies in the first one."""
     assert twice(f"{ACCESS}=1".encode(), f"{ACCESS}=2".encode()) == {ACCESS}
     assert read(b"a=1", b"b=2") == {"a": "1", "b": "2"}
 

@@ -163,7 +163,7 @@ async def test_one_unknown_credential_asks_once(directory: Directory) -> None:
 
 
 async def test_a_new_credential_overrides_what_was_unknown(directory: Directory) -> None:
-    """A credential is accepted when this gateway creates it, even if it was just unknown."""
+    """A credential that this gateway creates is accepted at once, even after a failed look-up."""
     digest = directory.digest()
     assert await directory.find(digest) is None
     directory.known.add(digest)

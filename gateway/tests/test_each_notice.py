@@ -222,7 +222,7 @@ CAUSES: Mapping[str, Mapping[NoticeKind, Callable[[Watched], Awaitable[None]]]] 
 
 
 async def texts_of_mails(world: World, kind: MailKind) -> list[tuple[str, str]]:
-    """Take all mail; return recipient and text of those of a kind, in one line."""
+    """Take all mail. Return recipient and text, in one line, of the mails of one kind."""
     now, found = date_of(world.now), []
     for mail in await world.mail_outbox.claim(1000, now, now):
         await world.mail_outbox.remove(mail)
@@ -276,7 +276,7 @@ async def test_a_cause_reaches_page_bell_mail_and_webhook(world: World, area: st
 
 @pytest.mark.threat("hidden-notice")
 async def test_a_request_for_approval_stays_visible(world: World) -> None:
-    """The person that asked cannot dismiss the notice, so those who decide still see it."""
+    """The requester cannot dismiss the notice, so the approvers still see it."""
     watched = Watched(world, await world.person())
     await watched.approval()
     kind = NoticeKind.APPROVAL_WAITING

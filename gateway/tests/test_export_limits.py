@@ -65,7 +65,7 @@ def test_a_tenant_runs_so_many_at_once(limits: ExportLimits) -> None:
 
 
 def test_all_together_run_so_many(limits: ExportLimits) -> None:
-    """A gateway runs at most 64 exports of all tenants, and stops counting ended ones."""
+    """A gateway runs at most 64 exports for all tenants together. Ended exports no longer count."""
     with ExitStack() as running:
         for number in range(MAX_RUNNING):
             running.enter_context(limits.run(TenantId(UUID(int=number))))

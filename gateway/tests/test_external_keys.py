@@ -1,4 +1,4 @@
-"""Keys elsewhere: what a bill of materials says of them, and documents that are refused."""
+"""Keys outside pqkeep: what a bill of materials says about them, and refused documents."""
 
 from __future__ import annotations
 

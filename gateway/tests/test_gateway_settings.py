@@ -287,7 +287,7 @@ SENTINEL_PASSWORD = {"redis_sentinel_password_file": '"password"'}
 def test_addresses_of_the_rate_limits(
     tmp_path: Path, url: str, servers: list[tuple[str, int]], service: str | None
 ) -> None:
-    """One server, a socket, and Sentinels with their own ports are accepted."""
+    """One server, a socket, and Sentinels with different ports are accepted."""
     assert config.read(write(tmp_path, {**GOOD, "redis_url": f'"{url}"'})).redis_url == url
     address = redis_address.parse(url)
     assert (list(address.servers), address.service) == (servers, service)

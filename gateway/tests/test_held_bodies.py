@@ -107,7 +107,7 @@ async def test_who_has_the_most_makes_room(bodies: Bodies) -> None:
 
 
 async def test_a_body_can_be_the_one_that_makes_room(bodies: Bodies) -> None:
-    """The sender with the most bytes is refused a new body, and keeps the earlier ones."""
+    """The sender with the most bytes cannot send a new body, and keeps its earlier bodies."""
     of_most = [bodies.begun("most", 7 * MIB)[0] for _ in range(2)]
     with pytest.raises(ApiError, match="too many large bodies"):
         bodies.begun("most", 3 * MIB)
@@ -183,7 +183,7 @@ async def test_senders_take_turns(roomy: Bodies) -> None:
 
 
 async def test_room_for_several_is_for_several(roomy: Bodies) -> None:
-    """After a large body, as many smaller ones of one sender are handled as fit."""
+    """After a large body ends, a sender's smaller bodies are handled, up to the limit."""
     first, _ = await roomy.whole("one", MAX_HANDLED_OF_ONE)
     waiting = [(await roomy.whole("one", 2 * MIB))[1] for _ in range(7)]
     first.end()

@@ -483,7 +483,7 @@ def test_lines_end_with_their_client(requests: int, *, reset: bool) -> None:
 
 KEPT = b"POST /a?b=1 HTTP/1.1\r\nHost: x\r\nX-Api-Key: abc\r\nContent-Length: 4\r\n\r\nbody"
 OTHERS = b"\0\t\r\n :?%aPX0159\x7f\xff"
-"""Bytes that mean something in a head, and some that are only others."""
+"""Bytes with a meaning in a head, and some bytes without a meaning."""
 
 
 def _say(request: Request) -> None:
@@ -496,7 +496,7 @@ def _say(request: Request) -> None:
 
 
 async def _said(server: Server, *pieces: bytes) -> bytes:
-    """Return the last response to pieces that a client sends before it closes its side."""
+    """Return the last response to a client that sends these pieces and then closes its side."""
     client, loop = await server.sent(b""), asyncio.get_running_loop()
     for piece in pieces[:-1]:
         await loop.sock_sendall(client, piece)
@@ -516,7 +516,7 @@ def _without_identifiers(response: bytes) -> bytes:
 
 
 def test_no_head_is_taken_for_another() -> None:
-    """A request whose head differs in one byte gets the same response as on a new connection."""
+    """One changed byte in a head gets the same response on an old connection as on a new one."""
 
     async def ask() -> int:
         server, differing = Server(), 0

@@ -199,7 +199,7 @@ def test_a_discovery_document_of_another_is_refused(changed: Mapping[str, object
 
 
 def test_userinfo_adds_what_the_token_leaves_out() -> None:
-    """Address and groups, but nothing else, are taken from UserInfo if the token lacks them."""
+    """Address and groups come from UserInfo if the token lacks them. Other claims never do."""
     bare = {name: CLAIMS[name] for name in ("iss", "sub", "aud", "exp", "iat")}
     claims = with_userinfo(bare, json.dumps(CLAIMS).encode(), PROVIDER)
     assert claims == {

@@ -155,7 +155,7 @@ async def test_a_call_without_a_connection_is_told_so() -> None:
 
 
 async def test_a_tenant_that_is_elsewhere_is_refused(tmp_path: Path) -> None:
-    """A request for a tenant of another shard, or one that moves, is not sent."""
+    """A request is not sent if its tenant is in another shard or is being moved."""
     asked: list[Call] = []
     async with client_of(tmp_path, asked.append) as client:
         moving, elsewhere = Placement(is_moving=True), Placement("b")

@@ -28,7 +28,7 @@ async def sign_in(world: World, source_address: str, password: str = PASSWORD) -
 
 
 async def test_a_sign_in_makes_a_network_known(world: World) -> None:
-    """A sign-in makes its address, or its /64 of IPv6, known for this account only."""
+    """A sign-in makes its address (for IPv6 its /64) known, for this account only."""
     await world.join()
     await world.join(email=OTHER_EMAIL)
     await sign_in(world, OFFICE)
@@ -87,7 +87,7 @@ async def test_a_network_is_known_for_90_days(world: World) -> None:
 
 
 async def test_known_networks_are_bounded_and_hashed(world: World) -> None:
-    """The last 20 networks are stored, as digests that reveal neither address nor account."""
+    """The last 20 networks are stored as digests. A digest reveals no address and no account."""
     await world.join()
     for number in range(MAX_NETWORKS + 5):
         world.now += 1

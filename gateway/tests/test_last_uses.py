@@ -127,7 +127,7 @@ async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
 
 
 async def test_nothing_is_lost_while_the_database_is_away() -> None:
-    """After an outage, unstored uses are stored, unless newer ones exist."""
+    """After an outage, pending uses are stored, unless the database has newer uses."""
     store = FakeLastUses(is_unavailable=True)
     last_uses = LastUses(store)
     for version in (1, 2):

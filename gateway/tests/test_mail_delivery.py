@@ -282,7 +282,7 @@ async def test_a_row_that_cannot_be_read_stops_no_other_mail(
 async def test_the_log_contains_no_address(
     gateways: Gateways, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Log lines about mail contain neither an address nor a code."""
+    """Log lines about mail contain no addresses and no codes."""
     caplog.set_level(logging.INFO)
     for problem in (MailDeferredError("away"), MailRejectedError("550"), ZeroDivisionError()):
         mail = await gateways.add()

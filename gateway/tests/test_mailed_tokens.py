@@ -51,7 +51,7 @@ async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-reader")
 async def test_no_token_is_in_the_database(world: World) -> None:
-    """Neither the tables nor the events contain a token or code of a mail."""
+    """Tables and events contain no token or code of a mail."""
     person = await world.person()
     await world.codes.choose(person, ATTRIBUTION, wanted=True)
     challenge = await world.challenge()

@@ -1,4 +1,4 @@
-"""Each kind of a tenant's notices: its cause opens it, a mail names it, and its end closes it."""
+"""For each kind of notice, the cause opens it, a mail reports it, and the cause's end closes it."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ async def test_events_do_not_delay_a_due_tenant(checked: Checked) -> None:
 
 
 async def test_a_slow_check_does_not_delay_the_end(checked: Checked) -> None:
-    """A cancelled check ends at once, without the pause that is many times as long as the check."""
+    """A cancelled check ends at once, and does not wait for the much longer pause."""
     checked.is_silent = True
     running = asyncio.create_task(checked.checks.run())
     await checked.asked.wait()

@@ -99,7 +99,10 @@ def test_each_kind_has_a_row_and_a_sentence() -> None:
 
 @ON_EITHER
 async def test_a_notice_is_raised_when_its_cause_grows(world: World, notices: SqlNotices) -> None:
-    """The same cause leaves it as it is; a newer or larger one makes it new; none closes it."""
+    """The same cause changes nothing.
+
+    A newer or larger cause raises the notice. No cause closes it.
+    """
     tenant, now = world.tenant.id, date_of(world.now)
     later = now + timedelta(minutes=1)
     await notices.reconcile(tenant, found(level=5), now)

@@ -1,4 +1,4 @@
-"""Requests to a single sign-on provider: its certificate, its delays, and its responses."""
+"""Requests to a single sign-on provider: certificates, delays and responses."""
 
 from __future__ import annotations
 

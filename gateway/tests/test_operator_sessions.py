@@ -207,7 +207,7 @@ async def test_guesses_at_credentials_have_the_same_budget(setting: Setting) -> 
 
 
 async def test_signing_out_at_once_is_recorded_once(setting: Setting) -> None:
-    """Of 32 concurrent sign-outs of one session all succeed, and one is recorded."""
+    """All of 32 concurrent sign-outs of one session succeed, and the log has one of them."""
     token = await setting.sign_in()
     await asyncio.gather(*(setting.sessions.end(token, ATTRIBUTION) for _ in range(CONCURRENCY)))
     await setting.world.audit_delivery.empty()

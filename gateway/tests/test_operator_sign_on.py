@@ -321,7 +321,7 @@ async def test_one_session_is_listed_and_ended(desk: Desk) -> None:
 
 
 async def test_sessions_that_are_not_valid_are_not_listed(desk: Desk) -> None:
-    """A session that the settings ended, or that is too old, is not listed."""
+    """A session is not listed if the settings ended it, or if it is too old."""
     await desk.token()
     assert len(await desk.sessions.list()) == 1
     desk.provider = replace(desk.provider, client_id="other")
@@ -474,7 +474,7 @@ async def test_a_change_needs_a_new_sign_in(desk: Desk) -> None:
 
 @ON_BOTH
 async def test_a_change_without_effect_may_be_tried_again(desk: Desk) -> None:
-    """A refused request leaves the new sign-in unused; of concurrent ones one acts."""
+    """A refused request leaves the new sign-in unused. Of concurrent requests only one acts."""
     person = await desk.person()
     cookie = await _steps(desk, person)
     with pytest.raises(ValueError, match="conflict"):

@@ -179,7 +179,7 @@ def test_what_is_no_address_is_in_no_header(address: str, pepper: Pepper) -> Non
 
 
 def test_the_repr_of_a_mail_shows_no_secret() -> None:
-    """The repr of a mail contains neither its address nor its salt."""
+    """The repr of a mail does not contain its address or its salt."""
     mail = new(MailKind.INVITATION)
     assert "example.com" not in repr(mail)
     assert repr(mail.salt) not in repr(mail)

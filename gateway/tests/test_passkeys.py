@@ -148,7 +148,10 @@ async def test_the_password_alone_is_not_enough(world: World) -> None:
 
 
 async def test_the_first_factor_gives_recovery_codes(world: World) -> None:
-    """A second passkey gives none, an authenticator app new ones, and the last factor ends them."""
+    """A second passkey gives no recovery codes.
+
+    A new authenticator does. Without factors all codes end.
+    """
     person, device, passkey, codes = await _with_passkey(world)
     assert len(codes) == 10
     other, more = await _add(world, person, _authenticator(person))

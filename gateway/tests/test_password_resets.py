@@ -57,7 +57,7 @@ async def test_a_reset_does_not_deadlock_with_a_change(world: World) -> None:
 
 
 async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> None:
-    """A sign-in with the old password that began before a reset cannot finish after it."""
+    """A sign-in with the old password that began before the reset cannot finish after the reset."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     before = await world.account()
     challenge = await world.challenge()

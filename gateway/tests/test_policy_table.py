@@ -213,7 +213,7 @@ def _own(folder: Path, text: str) -> Path:
 
 
 def test_an_own_forbid_outweighs_ours(policy: Policy, tmp_path: Path) -> None:
-    """An operator's forbid denies what it names, under its own name, and nothing else."""
+    """An operator's forbid policy denies exactly its subject, under its own name."""
     own = cedar.build(plans.read(), _own(tmp_path, NO_NIGHT_WORK))
     for question in questions():
         tier, subscription, operation, algorithm = question

@@ -207,7 +207,7 @@ def test_the_resolver_s_spellings_are_refused_too(host: str) -> None:
 
 @pytest.mark.threat("webhook-into-the-network")
 def test_a_public_address_of_this_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each address of this host is refused, even if it counts as public: also a further one."""
+    """Each address of this host is refused, even a public one, and even beyond the first."""
     monkeypatch.setattr(
         "pqkeep_gateway.delivery.public_addresses.NOT_PUBLIC", Networks(("10.0.0.0/8",))
     )

@@ -89,7 +89,10 @@ async def test_so_many_and_no_more(month: Month) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_operations_near_the_quota_are_counted(month: Month) -> None:
-    """Operations from 80 % of the quota on are counted as near, and refused ones as reached."""
+    """Operations from 80 % of the quota on are counted as near.
+
+    Refused ones are counted as reached.
+    """
     closeness = month.quotas.closeness
     assert closeness == {"near": 0, "reached": 0}
     for _ in range(ALLOWANCE):

@@ -101,7 +101,7 @@ async def test_what_is_left_of_the_limit(setting: Setting) -> None:
 
 
 async def test_several_events_happen_all_or_not_at_all(setting: Setting) -> None:
-    """Of a limit of five, three events are allowed, three more are refused, and two allowed."""
+    """With a limit of five, three events are allowed, three more refused, and then two allowed."""
 
     async def count(events: int) -> tuple[int, float, bool]:
         _, remaining, reset, is_refused = await setting.rate_limiter.count(

@@ -151,7 +151,7 @@ async def test_a_window_in_the_future_shuts_nobody_out(
 async def test_a_window_takes_no_more_room_than_its_limit(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """A window stores at most as many times as its limit, and expires after its last event."""
+    """A window stores at most its limit of times, and expires after its last event."""
     for limit in (Limit(50, 60), LIMIT, LIMIT):
         for _ in range(60):
             await rate_limiter.enter("a", limit)
@@ -276,7 +276,7 @@ async def test_the_password_is_in_a_file(redis_server: str, locked: None, tmp_pa
 async def test_a_wrong_password_is_unavailable_and_unseen(
     redis_server: str, locked: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a wrong password requests are refused, and neither logs nor reprs contain it."""
+    """With a wrong password, requests are refused. Logs and reprs do not contain the password."""
     file = _password_file(tmp_path, PASSWORD + "x")
     rate_limiter = RedisRateLimiter(f"redis://pqkeep@{redis_server}", file, lambda: 1_000.0)
     await _ask_everything(rate_limiter)
@@ -373,7 +373,7 @@ async def test_one_that_waits_no_more_disturbs_no_other(rate_limiter: RedisRateL
 async def test_a_call_that_cannot_be_sent_keeps_nobody_waiting(
     rate_limiter: RedisRateLimiter,
 ) -> None:
-    """A call that cannot be encoded fails its whole batch, but not later ones."""
+    """A call that cannot be encoded fails its whole batch, but no later batch."""
     await rate_limiter.enter("first", LIMIT)
     calls = (rate_limiter.enter(subject, LIMIT) for subject in ("a", "\ud800"))
     ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE)

@@ -36,7 +36,7 @@ async def test_a_rehearsal_stores_nothing(world: World) -> None:
 
 @ON_BOTH
 async def test_a_rehearsal_tells_what_is_wrong(world: World) -> None:
-    """A rehearsal raises the request's own error, even one that only the database detects."""
+    """A rehearsal raises the request's own error, even an error that only the database detects."""
     owner = await world.person()
     with pytest.raises(EmailTakenError):
         await rehearse(lambda: world.invite(EMAIL, Role.VIEWER, owner))

@@ -1,4 +1,4 @@
-"""Scopes, expiry and addresses of API keys, and that no key can grant more than it has."""
+"""Scopes, expiry and addresses of API keys. An API key cannot grant more than it has itself."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_no_group_is_called_like_an_operation() -> None:
 
 
 def test_unknown_names_and_no_scopes_allow_nothing() -> None:
-    """Unknown names allow nothing, and neither does an empty list."""
+    """Unknown names allow nothing. An empty list allows nothing either."""
     for nothing in (scopes(), scopes(Scope(operations=("everything", "archive-key")))):
         assert not any(nothing.may_call(operation) for operation in (*Operation, *AuditEvent))
         assert not any(
@@ -88,7 +88,7 @@ def test_unknown_names_and_no_scopes_allow_nothing() -> None:
 
 
 def test_star_and_a_missing_list_are_all() -> None:
-    """All operations are those that scopes can name, except those that they must name."""
+    """Scopes can name all operations. A few operations are allowed only if a scope names them."""
     for stated in (Scope(), Scope(operations=("*",)), Scope(operations=("*",), keyrings=("*",))):
         allowed = {
             operation

@@ -108,7 +108,7 @@ async def test_only_the_same_client_gets_its_answer_again(
 
 
 async def test_only_the_latest_exchange_is_answered_again(world: World) -> None:
-    """A token whose successor was also exchanged ends the session, even within ten seconds."""
+    """A token with an exchanged successor ends the session, even within ten seconds."""
     first = await world.join()
     second = await world.sessions.refresh(first.refresh, BROWSER, ATTRIBUTION)
     third = await world.sessions.refresh(second.refresh, BROWSER, ATTRIBUTION)

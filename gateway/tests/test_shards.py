@@ -1,4 +1,4 @@
-"""Each tenant has one shard, for its placement, its requests and its events."""
+"""Each tenant has one shard, which gets its placement, its requests and its events."""
 
 from __future__ import annotations
 
@@ -104,7 +104,10 @@ async def setting(engine: AsyncEngine) -> Setting:
 
 
 async def test_a_new_tenant_is_put_where_the_fewest_are(setting: Setting) -> None:
-    """Tenants are spread evenly; deleted ones do not count, and a draining shard gets none."""
+    """Tenants are spread evenly.
+
+    Deleted tenants do not count, and a draining shard gets no new ones.
+    """
     assert [(await setting.add()).shard for _ in range(6)] == 2 * ["b", "c", "default"]
     async with transaction(setting.engine) as connection:
         change = sa.update(TENANTS).where(TENANTS.c.shard == "c")
@@ -191,7 +194,7 @@ async def test_a_shard_without_settings_is_refused(setting: Setting) -> None:
 
 
 async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None:
-    """A placement that is moving, or that its shard refused, is not cached."""
+    """A placement is not cached during a move, or if the shard refused it."""
     tenant = (await setting.add("b")).id
     here = Placement("b")
     assert setting.departures.is_current(tenant, here)

@@ -71,7 +71,7 @@ async def test_a_body_comes_with_its_signature(setting: Setting) -> None:
 
 
 async def test_a_body_without_a_signature_is_not_read(setting: Setting) -> None:
-    """Without a signature the body is neither read nor counted."""
+    """Without a signature, the body is not read and not counted."""
     for _ in range(2 * UNVERIFIED.events):
         sender = Sender()
         assert await setting.read(sender, headers={}) == SignedBody()

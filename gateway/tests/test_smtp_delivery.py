@@ -100,7 +100,7 @@ async def test_encrypted_from_the_first_byte(
 async def test_what_cannot_be_encrypted_is_not_sent(
     plain: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
-    """A server without STARTTLS gets neither the password nor the recipient nor the text."""
+    """A server without STARTTLS gets no password, no recipient and no text."""
     user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     for security in ("starttls", "tls"):
         with pytest.raises(MailDeferredError):

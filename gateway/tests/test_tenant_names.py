@@ -62,7 +62,7 @@ def test_names_of_any_script(name: str) -> None:
     ],
 )
 def test_texts_that_are_no_names(text: str) -> None:
-    """Empty, too long, and with control, bidirectional, private or unassigned characters."""
+    """Names that are empty or too long, or have characters that a name may not have."""
     with pytest.raises(ValueError):  # noqa: PT011 - without a message: nothing of the text is in it
         normalized_name(text)
 

@@ -568,7 +568,7 @@ def test_an_expired_certificate_does_not_replace_another(tmp_path: Path) -> None
 
 
 def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
-    """After a reload open connections continue, and new ones use the new certificate."""
+    """After a reload, open connections continue, and new connections use the new certificate."""
     old = new_certificate(tmp_path)
     trusts_old = old.client()
     tls = TlsServer(old.path, old.key, require_post_quantum=False)

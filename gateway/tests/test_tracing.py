@@ -1,4 +1,4 @@
-"""Spans: their content, their traces, and what they must not contain."""
+"""Spans: their content, their traces, and data that they must not contain."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_truth_values(value: object, is_true: bool | None) -> None:  # noqa: FBT
 
 @pytest.mark.parametrize("value", ["yes", 2, 1.0, [], {}])
 def test_other_truth_values_are_refused(value: object) -> None:
-    """What is neither true nor false is refused, and not taken for either."""
+    """A value other than true or false is refused, and not converted."""
     with pytest.raises(FieldError, match="flag must be true or false"):
         boolean("flag").read({"flag": value})
 
@@ -174,7 +174,7 @@ TOKEN = b"token"
     ],
 )
 def test_the_credential_of_a_request(sent: dict[bytes, bytes], read: bytes) -> None:
-    """Only the two headers of Vault have a credential, and reading it twice is reading it once."""
+    """Only Vault's two headers have a credential. Reading it twice gives the same result."""
     found = read_credential(sent, Permission.USE_KEYS)
     assert found[b"x-api-key"] == read
     assert b"cookie" not in found

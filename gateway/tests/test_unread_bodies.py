@@ -35,7 +35,7 @@ class Transport(asyncio.Transport):
 
 
 async def test_one_connection_is_read_in_each_turn() -> None:
-    """Each event-loop turn reads one connection, in order, without closed ones."""
+    """Each event-loop turn reads one connection, in order, and skips closed connections."""
     bodies = UnreadBodies()
     transports = [Transport() for _ in range(4)]
     loop = asyncio.get_running_loop()

@@ -150,7 +150,10 @@ async def test_a_receiver_that_is_not_ours_verifies_each_message(
 async def test_each_notice_that_opens_or_grows_is_a_message(
     gateways: Gateways, pepper: Pepper
 ) -> None:
-    """A stored notice reaches the webhook with its text and page, and again when it is raised."""
+    """A webhook gets a stored notice with text and page.
+
+    It gets the notice again if raised again.
+    """
     with receiving() as receiver:
         webhook = await gateways.add(receiver.url)
         for _ in range(2):
@@ -249,7 +252,7 @@ async def test_two_gateways_send_each_message_once(gateways: Gateways) -> None:
 
 
 async def test_a_gateway_that_is_killed_loses_nothing(gateways: Gateways) -> None:
-    """If a gateway ends, another one sends its message after the lease, with the same id."""
+    """If a gateway ends, another gateway sends its message after the lease, with the same id."""
     with receiving() as receiver:
         webhook = await gateways.add(receiver.url)
         await gateways.publish()
@@ -610,7 +613,10 @@ async def test_the_secret_is_not_in_the_database(
 async def test_kept_messages_are_bounded(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest messages beyond the limit go, finished ones first; old finished ones go too."""
+    """Beyond the limit, the oldest messages are deleted, finished ones first.
+
+    Old finished ones go too.
+    """
     monkeypatch.setattr(storage, "MAX_KEPT", 3)
     with receiving() as receiver:
         webhook = await gateways.add(receiver.url)

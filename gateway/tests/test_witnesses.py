@@ -91,7 +91,7 @@ def _noting(seen: list[bytes]) -> Callable[[bytes], Response]:
 
 
 async def test_a_response_is_brought_back_unchanged() -> None:
-    """The body arrives as it is, and status and content of the response come back."""
+    """The body arrives unchanged. The caller gets the response's status and content."""
     seen: list[bytes] = []
 
     def respond(body: bytes) -> Response:

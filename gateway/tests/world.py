@@ -87,7 +87,7 @@ MOMENT = 1 / 1024
 
 @dataclass
 class FakeAuditLog:
-    """A key service that only records events, each once, unless it is unavailable."""
+    """A key service that only records events, each once. It can be made unavailable."""
 
     recorded: dict[UUID, Event] = field(default_factory=dict)
     received: int = 0
@@ -95,7 +95,7 @@ class FakeAuditLog:
     is_unavailable: bool = False
     loses_responses: bool = False
     refuses: str = ""
-    """The operation whose events it refuses."""
+    """Set this event to let it answer, if it does not answer at once."""
     responses: asyncio.Event | None = None
     """Set when it answers, if it does not do so at once."""
 
