@@ -109,7 +109,7 @@ Serving = Callable[[], AbstractAsyncContextManager[InProcessService]]
 
 @dataclass(frozen=True)
 class Location:
-    """A database: how the key service opens it, and how a test accesses it directly."""
+    """A database, as the key service opens it and as a test accesses it directly."""
 
     open: Callable[[], Awaitable[Database]]
     sql: Sql

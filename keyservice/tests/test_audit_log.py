@@ -53,7 +53,7 @@ def row(number: int) -> NewRecord:
 
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 RENEWALS = 1
-"""Commits by which a server's session reports that it is in use."""
+"""Commits whose server session is reported as still in use."""
 
 
 @pytest.fixture

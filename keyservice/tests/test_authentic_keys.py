@@ -1,4 +1,4 @@
-"""A key's rows are verified: a changed row is neither used nor shown."""
+"""A key's rows are verified. A changed row is not used and not shown."""
 
 from __future__ import annotations
 

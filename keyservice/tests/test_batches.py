@@ -95,7 +95,7 @@ async def owner(tenant: TenantId, keys: KeyService, attribution: Attribution) ->
 async def test_every_operation_in_one_batch(
     owner: TenantId, keys: KeyService, attribution: Attribution, sql: Sql
 ) -> None:
-    """Each result equals that of the single request, and has its place."""
+    """Each item's result equals the result of a single request, and the order stays."""
     named: dict[str, Any] = {"tenant": owner, "version": ONE}
     digest: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
     first: tuple[ItemRequest, ...] = (

@@ -128,7 +128,10 @@ async def test_moves_are_the_log_s_count(mover: Mover) -> None:
 
 
 async def test_what_did_not_move_is_not_counted(mover: Mover) -> None:
-    """A refused re-encryption does not count, and neither does one of already moved data."""
+    """A refused re-encryption does not count.
+
+    A repeated one for moved data does not count either.
+    """
     await mover.ask(mover.move(1, to=Algorithm.ML_KEM_1024))  # there is no such key
     assert not (await mover.ask(mover.move(2, to=KEM))).moved
     assert await mover.agree() == 0

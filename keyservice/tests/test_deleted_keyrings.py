@@ -186,7 +186,7 @@ async def test_a_restored_keyring_is_as_it_was(service: InProcessService) -> Non
 async def test_a_deleted_keyring_s_keys_are_destroyed_at_its_time(
     service: InProcessService, sql: Sql
 ) -> None:
-    """Before the time nothing changes. Then all its keys are destroyed, and no others."""
+    """Before the time nothing changes. Then exactly this keyring's keys are destroyed."""
     caller = Caller(service)
     await caller.prepare()
     at = await caller.delete()
@@ -262,7 +262,10 @@ async def test_the_default_keyring_cannot_be_deleted(tenant: TenantId) -> None:
 
 
 async def test_a_deleted_keyring_counts_until_it_is_destroyed(service: InProcessService) -> None:
-    """A deleted keyring counts while it can be restored, and not after its destruction."""
+    """A deleted keyring counts while it can be restored.
+
+    After its destruction it does not count.
+    """
     caller = Caller(service)
     await caller.prepare()
     at = await caller.delete()
@@ -391,7 +394,10 @@ class Deletions(RuleBasedStateMachine):
 
     @invariant()
     def the_lists_are_the_model(self) -> None:
-        """Existing and deleted keyrings are listed apart, and gone ones nowhere."""
+        """Existing and deleted keyrings are in separate lists.
+
+        Destroyed keyrings are in no list.
+        """
         for deleted, state in ((False, LIVE), (True, DELETED)):
             listed = self.ask(ListKeyrings, DEFAULT_KEYRING, deleted=deleted)
             names = {keyring.name for keyring in listed.keyrings} - {DEFAULT_KEYRING}
@@ -418,7 +424,7 @@ def test_every_walk_of_deletions_is_as_the_model_has_it(walk: Walk) -> None:
 
 @BOTH
 async def test_a_protected_keyring_s_keys_are_not_destroyed(service: InProcessService) -> None:
-    """With the label neither a person, nor age, nor a time that is set already archives a version."""
+    """In a protected keyring, no age, no set time and no person archives a version."""
     caller = Caller(service)
     await caller.prepare()
     later = days(1000)

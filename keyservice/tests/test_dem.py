@@ -1,4 +1,4 @@
-"""The data half of KEM-DEM decrypts its own output, and refuses everything else the same way."""
+"""The data half of KEM-DEM decrypts its own output. All other input gets the same refusal."""
 
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256

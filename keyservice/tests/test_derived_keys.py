@@ -221,7 +221,7 @@ async def test_derived_keys_do_nothing_else(
 
 
 async def test_a_supplied_key_of_derived_keys_is_refused(caller: Derived) -> None:
-    """Data for its public key would have no context, and nothing could read it."""
+    """A derived key's public key is refused: data encrypted without a context could not be read."""
     await caller.prepare(KEM)
     key = (await caller.ask(GenerateKey(**caller.of(Algorithm.X_WING), quota=None))).key
     request = Encrypt(

@@ -199,7 +199,7 @@ def _stored(tenant: TenantId, sql: Sql) -> object:
 
 
 async def test_a_destruction_is_cancelled_until_it_begins(service: InProcessService) -> None:
-    """A cancelled destruction never happens. One that has begun continues, and no key is made."""
+    """A cancelled destruction never happens. During a destruction in progress, no key is made."""
     caller = Caller(service)
     await caller.prepare()
     first = await caller.destroy(days(3))

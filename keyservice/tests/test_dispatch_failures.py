@@ -84,7 +84,7 @@ async def test_a_damaged_seed_is_unavailable(
     sql: Sql,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A version with a changed sealed seed is used neither in public nor in private.
+    """If a version's sealed seed was changed, its public key and private key are not used.
 
     Other versions, other keys and the key itself still work.
     """

@@ -381,7 +381,7 @@ async def test_a_gateway_cannot_weaken_a_rule(caller: Caller, sql: Sql) -> None:
 
 @both_databases
 async def test_a_profile_is_put_whole_or_not_at_all(caller: Caller, sql: Sql) -> None:
-    """Its rules are one change with one record, and one rule that is refused refuses all."""
+    """A profile's rules are one change with one record. If one rule is refused, all are."""
     kinds = ("hash", "kem", "mac", "signature")
 
     def profile(name: str, deny_from: datetime) -> PutRule:
@@ -414,7 +414,7 @@ async def test_a_profile_is_put_whole_or_not_at_all(caller: Caller, sql: Sql) ->
 
 @pytest.mark.threat("compromised-gateway")
 async def test_a_change_has_the_name_of_its_rules(caller: Caller) -> None:
-    """A record cannot name another rule or profile than the one that was put."""
+    """A record must name the rule or profile that was put."""
     for name, names in (("eu", ("cnsa.kem",)), ("cnsa", ("cnsa2",)), ("cnsa", ("cnsa", "cnsa"))):
         with pytest.raises(ValueError, match="name"):
             caller.putting(*(Rule(rule, (KEM,)) for rule in names), name=name)
@@ -548,7 +548,7 @@ async def test_rules_outlive_the_process(serving: Serving, tenant: TenantId) -> 
 
 
 async def test_a_change_during_the_load_is_not_lost(caller: Caller) -> None:
-    """Rules that change while all rules are read are not overwritten by the old ones."""
+    """While all rules are read, a rule changes. The old rules do not overwrite the new rule."""
     rules = caller.service.parts.rules
     await caller.put(deny_from=seconds() - DAY)
     newer = RuleSet(caller.tenant, (), 7)

@@ -43,7 +43,7 @@ MANY = 1_200
 async def size(
     service: InProcessService, attribution: Attribution, monkeypatch: pytest.MonkeyPatch
 ) -> int:
-    """Write a log that is longer than one search reads, and sign it."""
+    """Write and sign a log that is too long for a single search."""
     monkeypatch.setattr(search, "MAX_SCANNED", SCANNED)
     usual = NewRecord(TENANT, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     records = [

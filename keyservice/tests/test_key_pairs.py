@@ -1,4 +1,4 @@
-"""A key pair with halves that do not match is neither stored nor used."""
+"""If the halves of a key pair do not match, the key pair is not stored or used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Mismatched:
 
 @dataclass(frozen=True)
 class Faulty:
-    """A scheme whose new key pairs do not match, as after a fault."""
+    """A scheme with a fault: its new key pairs do not match."""
 
     scheme: Any
 

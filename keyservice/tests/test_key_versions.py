@@ -290,7 +290,7 @@ NO_OPERATION: set[Operation] = set()
 
 
 def may(operation: Operation, versions: KeyVersions, version: KeyVersion | None) -> bool:
-    """Return whether an operation finds its key: the active one, or the one that was named."""
+    """Return True if an operation finds its key: the named version, or else the active version."""
     try:
         entry = versions.key_for(operation, version, KeyringInfo(DEFAULT_KEYRING))
     except KeyServiceError as refusal:
@@ -346,7 +346,7 @@ def test_versions_that_do_not_exist_are_not_found(version: int) -> None:
 
 @pytest.mark.threat("other-tenant")
 def test_a_key_has_so_many_versions_at_the_most() -> None:
-    """A key can have 10,000 versions, whatever their statuses, and no more."""
+    """A key can have at most 10,000 versions, whatever their statuses."""
     info = new_entry(EMPTY).info
 
     def key_with(count: int, status: KeyStatus) -> KeyVersions:
@@ -471,7 +471,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def disabled_keys_know_what_they_were(self) -> None:
-        """Only disabled keys have an earlier status, and only retired ones are scheduled."""
+        """Only disabled keys store an earlier status, and only retired keys can be scheduled."""
         for entry in self.versions.entries:
             assert (entry.disabled_from is not None) == (entry.info.status is D)
             assert entry.lasting_status in ORDER

@@ -176,7 +176,7 @@ class Keyrings(RuleBasedStateMachine):
 
     @rule(name=ANY)
     def generate(self, name: str) -> None:
-        """Generate a key if none is active, and encrypt with it if permitted."""
+        """Generate a key if no key is active, and encrypt with the active key if permitted."""
         found = self.keyrings.get(name, Model())
         response = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
         refusal = None if set(found.purposes) - {KeyPurpose.SIGN} else ErrorKind.NO_PURPOSE

@@ -179,7 +179,7 @@ async def test_settings_come_back_after_a_restart(
     restarted: Callable[[], KeyService],
     attribution: Attribution,
 ) -> None:
-    """Settings survive a restart, and a change affects only the named ones."""
+    """Settings survive a restart. A change affects only the fields that it names."""
     labels = {"team": "payments", "stage": "grün"}
     made = await caller.create(
         CARDS, description="cards", labels=labels, purposes=(KeyPurpose.SIGN,), rotation_days=90

@@ -227,7 +227,7 @@ async def test_the_quota_counts_over_all_keyrings(caller: Caller) -> None:
 
 
 async def test_records_and_uses_say_which_keyring(caller: Caller) -> None:
-    """A record names its keyring, is found by that name, and counts as a use of its key."""
+    """A record names its keyring, is found by the keyring, and counts as a use of its key."""
     kem = Algorithm.ML_KEM_768
     await caller.generate(kem, DEFAULT_KEYRING, CARDS)
     use = Encrypt(tenant=caller.tenant, keyring=CARDS, algorithm=kem, version=None, plaintext=TEXT)

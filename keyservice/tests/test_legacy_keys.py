@@ -203,7 +203,7 @@ async def test_ciphertexts_move_to_hybrid_keys(caller: Caller, sql: Sql) -> None
 
 
 async def test_every_failure_of_a_decryption_is_the_same(caller: Caller) -> None:
-    """Damage, wrong padding, size, hash and label, and a key of no size, are one refusal."""
+    """All damage gives the same refusal: padding, size, hash, label, or a key without a size."""
     await with_targets(caller)
     await caller.import_key(document(OAEP_256), OAEP_256)
     good, public = sealed(OAEP_256), rsa_key().public_key()
@@ -507,7 +507,7 @@ def refused_documents() -> Iterator[tuple[Algorithm, bytes, ErrorKind]]:
 
 @pytest.mark.threat("legacy-keys")
 async def test_weak_and_contradictory_keys_are_refused(caller: Caller) -> None:
-    """Each unusable document has its own refusal, and nothing of it is stored."""
+    """Each unusable document has its own refusal, and no part of it is stored."""
     for algorithm, refused, kind in refused_documents():
         request = caller.importing(await caller.issue(algorithm), refused, algorithm)
         assert await caller.refusal(request) is kind, (algorithm, kind, refused[:40])

@@ -237,7 +237,7 @@ async def test_a_cut_handshake_harms_nobody(
 ) -> None:
     """A connection may end at any byte of a gateway's handshake or first frame.
 
-    Its request is neither executed nor kept, and each cut handshake is one log line.
+    Its request is not executed or kept. Each cut handshake makes one log line.
     """
     context = link_ca.tls(Role.GATEWAY).context
     for is_second, share in product((False, True), (0.0, 0.01, 0.5, 0.99)):
@@ -308,7 +308,7 @@ async def test_half_open_handshakes_lock_nobody_out(
 ) -> None:
     """A thousand half-open handshakes have a limited cost, and end no gateway's handshake.
 
-    The same holds for a gateway that connects later, and for an earlier one that is slow.
+    They do not end the handshake of a later gateway, or of an earlier slow one.
     """
     slow = socket.create_connection((LOOPBACK, port))
     flood = (STRANGER, 0)
@@ -348,7 +348,7 @@ async def test_a_silent_handshake_is_ended(
 async def test_connections_are_bounded(
     connect: Connect, server: Server, link_ca: LinkCa, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Beyond MAX_CONNECTIONS even a gateway is refused, and the earlier ones are served."""
+    """Beyond MAX_CONNECTIONS even a gateway is refused, and earlier connections stay."""
     context = link_ca.tls(Role.GATEWAY).context
     gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
     assert await gateways[-1].ask(Ping(1)) == Pong(1)
@@ -359,7 +359,10 @@ async def test_connections_are_bounded(
 
 @pytest.mark.threat("compromised-gateway")
 async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: LinkCa) -> None:
-    """One host's connections make way for another host's, oldest first, and never for its own."""
+    """A new host's connection replaces the oldest of another host.
+
+    It never replaces its own host's.
+    """
     context = link_ca.tls(Role.GATEWAY).context
     gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
     assert await gateways[-1].ask(Ping(1)) == Pong(1)
@@ -426,7 +429,7 @@ async def test_a_reload_drops_no_connection(
 async def test_drain_ends_handshakes_and_connections(
     connect: Connect, server: Server, link_ca: LinkCa
 ) -> None:
-    """During a drain, handshakes and connections end, and new ones are refused."""
+    """During a drain, existing handshakes and connections end, and new ones are refused."""
     silent = await connect(None)
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(1)) == Pong(1)

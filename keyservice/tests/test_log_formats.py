@@ -1,4 +1,4 @@
-"""A record keeps its original format for ever, and with it its text and leaf."""
+"""A record always keeps its original format, and so its text and its leaf."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TENANTS = [TenantId(UUID(int=number)) for number in (7, 8)]
 VECTORS = Path(__file__).parents[2] / "tests" / "vectors" / "audit-records.json"
 KNOWN = json.loads(VECTORS.read_text())["records"]
 FIRST, SECOND = 300, 400
-"""Records before the new format, and with those of it: within the second tile."""
+"""Numbers of records before and in the new format. All are within the second tile."""
 
 
 def _format_2(row: Any) -> msgspec.Struct:

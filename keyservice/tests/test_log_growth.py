@@ -121,7 +121,7 @@ async def test_places_go_on_after_a_restart(
 
 
 class Failing:
-    """A Database whose next transactions fail just before their commit."""
+    """A Database that lets the next transactions fail just before their commit."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -242,7 +242,7 @@ async def test_a_record_is_its_canonical_text(
 async def test_the_root_is_that_of_the_rows(
     size: int, store: KeyStore, sealer: Sealer, tenant: TenantId, sql: Sql
 ) -> None:
-    """The tree grown by commits, and the tree read after a restart, equal that of the rows."""
+    """The tree grown by commits, and the tree read after a restart, equal the rows' tree."""
     await store.commit([(new_record(tenant, f"{n}"), None) for n in range(size)])
     _, grown = await store.frontier()
     assert (grown.size, grown.root()) == (size, root_of(sql))

@@ -461,7 +461,7 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
 
 
 async def test_counts_equal_those_of_the_rows(long_log: sa.Connection, backend: str) -> None:
-    """Each count is the number of rows with the value; it says where uncounted ones begin."""
+    """Each count is the number of rows with the value. It says from where rows are not counted."""
 
     def value(row: Any, by: CountBy) -> str | None:
         if by is CountBy.KEY:
@@ -514,7 +514,7 @@ async def test_revisions_of_rules_are_found_among_rare_records(
 async def test_a_preview_reads_the_days_that_it_compares(
     long_log: sa.Connection, backend: str
 ) -> None:
-    """On SQLite a preview reads a tenant's uses by day, and not those of all days."""
+    """On SQLite, a preview reads a tenant's uses by day, and only the days that it needs."""
     if backend != "sqlite":
         pytest.skip("PostgreSQL chooses by its statistics")
     plans: list[str] = []

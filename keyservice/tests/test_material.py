@@ -50,7 +50,7 @@ def seedless(entry: KeyEntry) -> KeyEntry:
 def test_a_forgotten_key_is_unsealed_again(
     algorithm: Algorithm, material: KeyMaterial, tenant: TenantId
 ) -> None:
-    """An expanded key is cached until it is forgotten, even if its row was read again."""
+    """An expanded key stays cached until it is forgotten, even if its row is read again."""
     entry = generated(material, tenant, algorithm)
     load: Load = material.decapsulation_key if algorithm in KEMS else material.signing_key
     if algorithm in SYMMETRIC:

@@ -77,7 +77,7 @@ def is_consistent(first: int, second: int, roots: tuple[bytes, bytes], proof: li
 
 
 def test_hashes_are_separated() -> None:
-    """Leaves and nodes are hashed with different first bytes, so neither passes for the other."""
+    """Leaves and nodes are hashed with different first bytes, so a leaf cannot pass for a node."""
     assert leaf_hash(b"x") == sha256(b"\x00x").digest()
     assert node_hash(b"l" * 32, b"r" * 32) == sha256(b"\x01" + b"l" * 32 + b"r" * 32).digest()
     assert Frontier().root() == EMPTY_ROOT == sha256(b"").digest()

@@ -93,7 +93,7 @@ def books(service: InProcessService, sql: Sql) -> Books:
 
 
 async def test_operations_are_counted_by_the_hour(books: Books) -> None:
-    """Before and after checkpoints, hours and days of one tenant and of all equal the log."""
+    """Counts by hour and day equal the log before and after checkpoints, also for all tenants."""
     tenants = [TenantId(uuid4()) for _ in range(2)]
     for age in (30, 5, 0):
         for tenant in tenants:

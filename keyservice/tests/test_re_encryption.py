@@ -41,7 +41,7 @@ async def test_the_plaintext_stays_inside(
     sql: Sql,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither a ciphertext nor a wrapped key leaks, and one record names source and target."""
+    """Ciphertexts and wrapped keys do not leak. One record names source and target."""
     for algorithm in (KEM, HYBRID):
         await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=CANARY)

@@ -258,7 +258,7 @@ def slow_entry(material: KeyMaterial, tenant: TenantId) -> KeyVersions:
 
 
 async def test_only_older_root_keys_are_dropped(serving: Serving) -> None:
-    """A rotation drops older root keys only, and keeps one that was added meanwhile."""
+    """A rotation drops older root keys only. A root key that was added meanwhile stays."""
     async with serving() as service:
         store = service.parts.store
 

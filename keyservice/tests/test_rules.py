@@ -329,7 +329,7 @@ def test_a_change_that_is_not_weaker_denies_at_least_as_much(
 @given(_sets)
 @settings(max_examples=50)
 def test_the_stored_text_holds_everything(found: RuleSet) -> None:
-    """Encoding and decoding change neither rules nor their digest."""
+    """Encoding and decoding keep rules and their digest unchanged."""
     assert rules_of(found.text) == found.rules
 
 
@@ -358,7 +358,7 @@ def test_a_tenant_has_a_maximum_number_of_rules() -> None:
     ],
 )
 def test_contradictory_rules_are_refused(fields: dict[str, Any]) -> None:
-    """A rule has no duplicate names, warns before it denies, and its successor is of its kind."""
+    """No rule has duplicate names, denies before it warns, or has a successor of another kind."""
     with pytest.raises(ValueError, match=next(iter(fields)).split("_")[0]):
         rule(**fields)
 

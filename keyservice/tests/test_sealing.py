@@ -1,4 +1,4 @@
-"""A sealed seed opens only undamaged, in its own row, with its own root key."""
+"""A sealed seed opens only undamaged, in its own row and with its own root key."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Forging(Pqcrypto):
 
 
 def test_who_signs_is_tested_by_signing() -> None:
-    """An implementation that cannot sign passes as a verifier, and fails as a signer."""
+    """An implementation that cannot sign passes as a verifier, but not as a signer."""
     schemes = signature_schemes(Forging())
     selftest.require(schemes)
     selftest.require_worker(schemes, signs=False)

@@ -190,7 +190,7 @@ def installation(new_installation: Callable[[], Installation]) -> Installation:
 
 @pytest.fixture(scope="module")
 def running(new_installation: Callable[[], Installation]) -> tuple[Installation, Process]:
-    """Serve one installation for all tests that leave it running, as an operator does."""
+    """Run one installation, as an operator would, for all tests that do not stop it."""
     installation = new_installation()
     return installation, installation.serve(is_forked=False)
 
@@ -230,7 +230,10 @@ def test_no_process_waits_for_work_that_may_never_come(running: Running) -> None
 
 
 def test_the_process_is_hardened(running: Running) -> None:
-    """The process writes no core, gains no privileges, and its own user cannot read its memory."""
+    """The process writes no core dump and gains no privileges.
+
+    Its own user cannot read its memory.
+    """
     _, process = running
     proc = Path(f"/proc/{process.pid}")
     (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
@@ -293,7 +296,7 @@ def test_another_user_is_turned_away(installation: Installation) -> None:
 
 
 def test_an_orderly_end(installation: Installation) -> None:
-    """After SIGTERM calls in flight get responses, later ones do not, and the status is 0."""
+    """After SIGTERM, calls in flight get responses, and later calls do not. The status is 0."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(SIGNATURE))

@@ -420,7 +420,7 @@ async def test_a_backup_of_something_else_is_refused(
 
 
 async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> None:
-    """After an unexpected error in a reload the call is refused, and later ones work."""
+    """After an unexpected error during a reload, the call is refused and later calls work."""
     sql("DROP TABLE root_keys")
     reload = ReloadRootKeys(tenant=INSTALLATION)
     await operator.send(call(1, reload), call(2, reload), Ping(3))
@@ -806,7 +806,7 @@ async def test_warned_operations_are_counted(connect: Connect) -> None:
 async def test_its_numbers_are_those_of_the_table(
     service: InProcessService, connect: Connect
 ) -> None:
-    """The metrics and their label values are exactly those of the table."""
+    """The metrics and their labels' values are exactly those in the table."""
     await service.parts.store.check()
     client = await connect()
     await client.send(call(1, GENERATE), call(2, SIGN))

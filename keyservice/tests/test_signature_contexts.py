@@ -67,7 +67,7 @@ async def test_a_signature_holds_with_its_own_context_only(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """A signature is invalid without its context, with a longer one, and for a digest."""
+    """A signature is invalid without its context, with a longer context, and for a digest."""
     named: Any = {"tenant": tenant, "algorithm": algorithm}
     await keys.execute(GenerateKey(**named, quota=None), attribution)
     contexts = CONTEXTS[:2] if algorithm in SLOW_ALGORITHMS else CONTEXTS

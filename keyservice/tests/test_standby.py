@@ -85,7 +85,7 @@ def add_root_key(connection: sa.Connection) -> None:
 async def opened(
     postgres_server: PostgresServer, location: Location, sql: Sql
 ) -> AsyncIterator[Open]:
-    """Open the database as key services do, one after another, and close all of them."""
+    """Open the database as several key services, one after another, and close all of them."""
     ((name,),) = sql("SELECT current_database()")
     url = postgres_server.url("pqkeep_keyservice", name)
     async with AsyncExitStack() as stack:

@@ -111,7 +111,7 @@ async def test_a_log_is_continued(
 async def test_a_log_is_continued_twice(
     serving: Serving, location: Location, sealer: Sealer, attribution: Attribution
 ) -> None:
-    """Each restore has its own log id, its own key and its own record.
+    """Each restore has its own log id, key and record.
 
     Without a checkpoint the record names no checkpoint.
     """

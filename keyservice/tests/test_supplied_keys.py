@@ -208,7 +208,7 @@ async def test_it_is_recorded_by_its_fingerprint_and_counted_as_no_version_s_use
 
 
 def test_a_request_has_one_key() -> None:
-    """A request with both a version and a supplied key, or neither, is invalid."""
+    """A request is invalid with both a version and a supplied key, and without both."""
     named: Any = {"tenant": TenantId(uuid4()), "algorithm": Algorithm.ML_KEM_768}
     verify: Any = {**named, "message": b"", "signature": b""}
     for kind, fields, both in (
@@ -382,7 +382,7 @@ async def test_a_keyring_s_purposes_and_the_caller_s_keyrings_hold(
 async def test_a_batch_resolves_each_supplied_key(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """In a batch, too, a retired version's public key is refused, and the record names it."""
+    """A batch also refuses a retired version's public key, and the record names the version."""
     named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
     await keys.execute(RotateKey(**named), attribution)

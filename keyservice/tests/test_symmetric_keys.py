@@ -262,7 +262,7 @@ async def test_a_result_opens_only_where_it_was_made(caller: Caller) -> None:
 @pytest.mark.threat("other-tenant")
 @both_databases
 async def test_a_mac_verifies_only_where_it_was_made(caller: Caller) -> None:
-    """A MAC is valid only under its own tenant, keyring, version and algorithm, and uncut."""
+    """A MAC is valid only if complete, and only for its tenant, keyring, version and algorithm."""
     places = await places_of(caller, *MACS)
     assert len(places) == 16
     for maker, of in [place for place in places if place[1]["version"] == TWO]:
@@ -516,7 +516,7 @@ async def test_the_record_of_a_key_has_its_fingerprint(
 
 @both_databases
 async def test_a_batch_of_symmetric_keys(caller: Caller) -> None:
-    """Each item of a batch has its own result, and a wrong MAC fails its item only."""
+    """Each item of a batch has its own result. A wrong MAC fails only its item."""
     mac_of = MACS[0]
     await caller.prepare(XAES, mac_of)
     named = caller.named(mac_of, version=TWO, message=TEXT)

@@ -1,4 +1,4 @@
-"""A full export has the tree before it, and each record once, in pages that fit a frame."""
+"""A full export has each record once, in pages that fit a frame, and the tree before each page."""
 
 from __future__ import annotations
 

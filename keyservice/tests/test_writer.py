@@ -1,4 +1,4 @@
-"""The state machine that decides which key service may write, and the gate that it controls."""
+"""The state machine for the one key service that may write, and its gate."""
 
 from __future__ import annotations
 
