@@ -1,4 +1,4 @@
-"""One end of a connection on a real socket pair: how it ends, and when it stops reading."""
+"""A connection on a real socket pair: how it ends, and when one end stops reading."""
 
 import asyncio
 import socket
@@ -166,9 +166,9 @@ async def test_who_is_not_admitted_is_not_heard(connect: Connect) -> None:
 
 @pytest.mark.parametrize("patient", [False, True])
 async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, patient: bool) -> None:
-    """If the peer leaves responses unread, a patient end reads on and the other one pauses.
+    """If the peer leaves responses unread, a patient end keeps reading, and another end pauses.
 
-    When the peer reads again, that one continues too, and all frames are processed in order.
+    When the peer reads again, the paused end continues, and all frames are processed in order.
     """
     end = End(patient=patient, echoes=True)
     peer = await connect(end)

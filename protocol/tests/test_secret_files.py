@@ -88,7 +88,7 @@ def test_a_list_that_opens_a_file_for_others(tag: int, secret: Path) -> None:
 
 
 GROUP = 54_321
-"""A group without an entry in the system's database, as that of ``fsGroup``."""
+"""A group without an entry in the system's user database, such as the group of ``fsGroup``."""
 
 
 def read_as(path: Path, user: int, groups: list[int], also_owned_by: int | None = None) -> str:
@@ -281,7 +281,10 @@ def test_what_is_no_line_of_text(secret: Path, data: bytes) -> None:
 
 
 def test_replaced_files_are_noticed_when_they_are_complete(tmp_path: Path) -> None:
-    """A replacement counts once, at the second look at the same files, also without one of them."""
+    """A replaced file counts once, after the second look at the same files.
+
+    A missing file counts too.
+    """
     certificate, key = tmp_path / "certificate", tmp_path / "key"
     certificate.write_text("1")
     key.write_text("1")

@@ -212,7 +212,7 @@ def test_a_postgresql_address(tmp_path: Path, address: str) -> None:
     ],
 )
 def test_a_bad_address_is_refused_and_not_repeated(tmp_path: Path, address: str) -> None:
-    """An invalid address, or one with a password, is refused without repeating it."""
+    """An invalid address, or an address with a password, is refused without being repeated."""
     with pytest.raises(ConfigError, match=r"settings\.toml: .* - at `\$\.database`$") as refused:
         read_settings(write(tmp_path, f"database = '{address}'"), Example)
     assert "hunter2" not in str(refused.value)

@@ -97,7 +97,7 @@ def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
 
 
 def test_the_specification_has_ten_algorithms() -> None:
-    """The specification's ten algorithms come first, then the symmetric and the legacy ones."""
+    """The order is: the specification's ten algorithms, symmetric algorithms, legacy ones."""
     assert tuple(Algorithm)[:10] == KEY_PAIRS
     assert all(ALGORITHMS[algorithm].is_symmetric for algorithm in tuple(Algorithm)[10:13])
     assert tuple(Algorithm)[13:] == LEGACY
@@ -111,7 +111,7 @@ def test_new_use_wants_the_active_key(operation: str) -> None:
 
 @pytest.mark.parametrize("operation", sorted(READS))
 def test_reading_goes_on_with_retired_keys(operation: str) -> None:
-    """The second column: decrypt and verify also with retired keys, never with archived ones."""
+    """The second column: retired keys can decrypt and verify too. Archived keys can do nothing."""
     assert USABLE[Operation(operation)] == {KeyStatus.ACTIVE, KeyStatus.RETIRED}
 
 
