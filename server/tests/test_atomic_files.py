@@ -34,7 +34,7 @@ def test_a_missing_folder_is_said_of_the_file_s_own_name(tmp_path: Path) -> None
 
 
 def test_there_is_one_name(tmp_path: Path) -> None:
-    """A file has its mode, its content, and only its own name."""
+    """A file has its mode and content, and no temporary file is left."""
     path = tmp_path / "file"
     with atomic_file(path, 0o400) as file:
         file.write(b"ours")

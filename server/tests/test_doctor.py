@@ -150,7 +150,7 @@ def test_more_gateways_than_shares_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_who_cannot_read_the_folders_is_told_who_can() -> None:
-    """If folders are unreadable, nothing is called good, and one line names their owner."""
+    """If folders are unreadable, no part is called good, and one line names the folders' owner."""
     groups = os.getgroups()
     with own_folder("doctor") as data:
         layout = Layout(data)

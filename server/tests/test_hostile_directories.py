@@ -60,7 +60,7 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
 @pytest.mark.threat("gateway-user")
 @pytest.mark.parametrize("what", ["a FIFO", "without end"])
 def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str) -> None:
-    """A check of settings neither waits for the writer of a FIFO nor reads without end."""
+    """A check of settings does not wait for the writer of a FIFO, and does not read without end."""
     file = tmp_path / "settings.toml"
     if what == "a FIFO":
         os.mkfifo(file)

@@ -118,7 +118,7 @@ def _open(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [_missing, _short, _open])
 def test_the_pepper_and_the_root_key(layout: Layout, harm: Callable[[Path], None]) -> None:
-    """Without a pepper and a root key of 32 bytes of its own, each process's settings are refused."""
+    """If pepper and root key are missing, short or readable by others, the settings are refused."""
     harm(layout.gateway / "pepper")
     harm(layout.key_service / "root.key")
     assert "pepper_file: " in refusal(layout.gateway_settings)

@@ -95,6 +95,6 @@ def test_what_is_no_toml_is_refused() -> None:
 
 
 def test_a_new_file() -> None:
-    """A new file has the settings in their order, without those that are None."""
+    """A new file has the settings in their order. Settings with the value None are left out."""
     text = new_settings({"a": 'x"', "b": None, "c": {"d": {"f": 1}}, "e": True})
     assert text == 'a = "x\\""\ne = true\n\n[c.d]\nf = 1\n'

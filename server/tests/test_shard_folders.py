@@ -203,7 +203,7 @@ def test_a_database_on_a_server_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["B", "-b", "b/../c", "", "x" * 33, "b\n", "default"])
 def test_a_bad_name_is_refused(layout: Layout, name: str) -> None:
-    """An invalid name, or that of the first shard, is refused."""
+    """An invalid name is refused. The first shard's name is refused too."""
     before = sorted(layout.directory.rglob("*"))
     with pytest.raises(InitialiseError):
         add_shard(layout, name)
@@ -230,7 +230,7 @@ def test_a_gateway_whose_shards_are_set_elsewhere(
 
 
 def test_a_folder_is_of_one_shard(layout: Layout) -> None:
-    """A key service whose settings name another shard than its folder is not run."""
+    """A key service is not run if its settings name a different shard than its folder."""
     shard = add_shard(layout, "b").layout
     text = shard.key_service_settings.read_text()
     shard.key_service_settings.write_text(edited(text, {"shard": "c"}))

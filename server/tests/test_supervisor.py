@@ -60,7 +60,7 @@ class Stage:
         self.module.write_text(SOURCE)
 
     def program(self, name: str, behaviour: str = "well") -> Program:
-        """Return a program: a good one, one that ends, or one that ignores signals."""
+        """Return a program: one that serves, one that ends, or one that ignores signals."""
         return Program(
             name,
             self.module.stem,
@@ -178,7 +178,7 @@ async def test_programs_are_renewed_one_after_another(stage: Stage) -> None:
 
 
 async def test_what_does_not_start_takes_no_place(stage: Stage) -> None:
-    """If a new process ends before it serves, the old ones continue."""
+    """If a new process ends before it serves, the old processes continue."""
     supervisor = Supervisor([stage.program(name, "renewed") for name in ("a", "b")])
     async with _running(supervisor):
         await stage.until(lambda events: len(events) == 2)
