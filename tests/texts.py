@@ -42,7 +42,7 @@ MODULES = GATEWAY / "portal/static"
 FILES = (
     *("portal/app.py", "portal/lists.py", "portal/charts.py", "portal/rendering.py"),
     *("portal/views/*.py", "notices.py", "management/installation.py"),
-    *("management/installation_notices.py", "people/client_names.py"),
+    *("management/installation_notices.py", "people/sessions.py"),
 )
 """Files with texts of pages, below the gateway's folder."""
 ERRORS = ("api/errors.py", "http/errors.py")

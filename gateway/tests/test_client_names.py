@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pqkeep_gateway.people.client_names import MAX_USER_AGENT, client_name, stored_user_agent
+from pqkeep_gateway.people.sessions import MAX_USER_AGENT, client_name, stored_user_agent
 
 MOZILLA = "Mozilla/5.0 "
 WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko) "

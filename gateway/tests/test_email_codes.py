@@ -15,7 +15,7 @@ from gateway.tests.world import (
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.outgoing_mail import MailKind
-from pqkeep_gateway.people import email_codes
+from pqkeep_gateway.people import challenges
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.second_factors import WrongCodeError
 
@@ -60,7 +60,7 @@ async def test_the_fifth_attempt_may_succeed(world: World) -> None:
 async def test_a_code_expires_after_ten_minutes(world: World) -> None:
     """A code is valid for ten minutes, also for an older challenge."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
-    life = email_codes.LIFETIME.total_seconds()
+    life = challenges.CODE_LIFETIME.total_seconds()
     for late, accepted in ((1, True), (0, False)):
         challenge = await world.challenge()
         world.now += 200

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
+from pqkeep_gateway.api.kem import ENVELOPE, ENVELOPE_HEADER, envelope_of
 from pqkeep_gateway.http.field import FieldError
 from pqkeep_protocol.envelopes import NUMBERS, Header
 from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyVersion

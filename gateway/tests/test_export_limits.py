@@ -10,10 +10,10 @@ import pytest
 from gateway.tests.world import one_shard
 
 from pqkeep_gateway.access.admission import RateLimitedError
-from pqkeep_gateway.access.export_limits import EXPORTS, MAX_AT_ONCE, MAX_RUNNING, ExportLimits
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.api import audit
+from pqkeep_gateway.api.audit_export import EXPORTS, MAX_AT_ONCE, MAX_RUNNING, ExportLimits
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.algorithms import Algorithm

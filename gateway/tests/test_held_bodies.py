@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pqkeep_gateway.http import large_bodies
-from pqkeep_gateway.http.disconnection import ClientGoneError
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import ApiError, ClientGoneError, Code
 from pqkeep_gateway.http.large_bodies import (
     MAX_HANDLED,
     MAX_HANDLED_OF_ONE,

@@ -13,9 +13,8 @@ from pqkeep_gateway.access.policy import Policy
 from pqkeep_gateway.access.principals import GRANTS, ApiKeyPrincipal, Decided
 from pqkeep_gateway.api import kem, key_import, keys, public_keys, re_encryption, signature
 from pqkeep_gateway.api.key_operation import KeyAccess, endpoint
-from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question
-from pqkeep_gateway.http.errors import ApiError
+from pqkeep_gateway.http.errors import ApiError, ClientGoneError
 from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.shards import Placement, Then
 from pqkeep_gateway.storage.usage import SqlUsage

@@ -28,8 +28,7 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.http.observer import RequestObserver, Route
 from pqkeep_gateway.management.app import LIMITS, management_app, open_listener, serving
-from pqkeep_gateway.management.collection import METRICS, Collection, Sources
-from pqkeep_gateway.management.exposition import exposition
+from pqkeep_gateway.management.collection import METRICS, Collection, Sources, exposition
 from pqkeep_gateway.management.installation import NAMES, Inspection, MailMode
 from pqkeep_gateway.management.readiness import Readiness
 from pqkeep_gateway.shards import StoredShard

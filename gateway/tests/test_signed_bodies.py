@@ -11,7 +11,7 @@ import pytest
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.endpoint import SignedBody
 from pqkeep_gateway.http.errors import ApiError, Code
-from pqkeep_gateway.http.signed_bodies import MAX_AT_ONCE, MAX_SIGNED, UNVERIFIED, SignedBodies
+from pqkeep_gateway.http.pipeline import MAX_SIGNED, MAX_SIGNED_AT_ONCE, UNVERIFIED, SignedBodies
 
 HEADER = "Example-Signature"
 SIGNED = {b"example-signature": b"t=1,v1=0"}
@@ -100,8 +100,8 @@ async def test_verified_bodies_cost_no_budget(setting: Setting) -> None:
 
 async def test_bodies_at_once_are_bounded(setting: Setting) -> None:
     """A body above the limit of concurrent ones is refused with 503, unread and not counted."""
-    held = [Sender(is_held=True) for _ in range(MAX_AT_ONCE)]
-    sources = [f"192.0.2.{number % 32}" for number in range(MAX_AT_ONCE)]
+    held = [Sender(is_held=True) for _ in range(MAX_SIGNED_AT_ONCE)]
+    sources = [f"192.0.2.{number % 32}" for number in range(MAX_SIGNED_AT_ONCE)]
     reading = [
         asyncio.create_task(setting.read(sender, source))
         for sender, source in zip(held, sources, strict=True)

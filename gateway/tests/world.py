@@ -27,9 +27,8 @@ from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, mailed_code, mailed_token
 from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
-from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
-from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.challenges import Challenges, EmailCodes, SecondFactorRequiredError
+from pqkeep_gateway.people.invitations import Invitations, TeamMembers
 from pqkeep_gateway.people.passkeys import Ceremonies, Passkeys, RelyingParty
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import PasswordChange, Passwords
@@ -38,7 +37,6 @@ from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import Proofs, StepUp
-from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.shards import HERE as PLACED_HERE
 from pqkeep_gateway.shards import Departures, Placement, Shards, Then
 from pqkeep_gateway.storage.api_keys import SqlApiKeys

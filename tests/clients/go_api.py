@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from tests.contract.rows import api_rows
 
-from pqkeep_gateway.api import health
+from pqkeep_gateway.api import installation
 from pqkeep_gateway.http.road import API
 from pqkeep_gateway.reference.openapi import document
 
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 def simplified() -> Json:
     """Return the document of the operations that API keys may use, as OpenAPI 3.0."""
     nothing: Any = None
-    whole = msgspec.to_builtins(document(api_rows(), (health.endpoint(nothing),), API))
+    whole = msgspec.to_builtins(document(api_rows(), (installation.health_endpoint(nothing),), API))
     schemas = {name: _schema(schema) for name, schema in whole["components"]["schemas"].items()}
     paths: Json = {}
     for path, item in whole["paths"].items():

@@ -15,7 +15,6 @@ from pqkeep_gateway.api import (
     campaigns,
     cbom,
     external_keys,
-    health,
     installation,
     inventory,
     kem,
@@ -110,5 +109,5 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
 def transit_rows() -> tuple[Endpoint, ...]:
     """Return the rows under /v1/, for clients of Vault Transit."""
     nothing: Any = None
-    endpoints = (*api_rows(), health.endpoint(nothing))
+    endpoints = (*api_rows(), installation.health_endpoint(nothing))
     return tuple(routes.face(nothing, endpoints, nothing, nothing, nothing).endpoints)

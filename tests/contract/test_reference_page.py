@@ -13,9 +13,8 @@ from tests.contract.rows import api_rows
 from tests.fixtures.installation import Installation
 from tests.patience import PATIENCE
 
-from pqkeep_gateway.api import health
-from pqkeep_gateway.reference.documents import documents
-from pqkeep_gateway.reference.pages import STATIC
+from pqkeep_gateway.api import installation
+from pqkeep_gateway.reference.documents import STATIC, documents
 from pqkeep_gateway.reference.snippets import example
 
 VOID = {"meta", "link", "input"}
@@ -113,7 +112,7 @@ def check_headers(answer: httpx2.Response) -> None:
 async def test_a_new_gateway_has_every_document() -> None:
     """On a new gateway, concurrent requests for all documents get responses."""
     nothing: Any = None
-    served = documents(api_rows(), (health.endpoint(nothing),))
+    served = documents(api_rows(), (installation.health_endpoint(nothing),))
     statuses: list[int] = []
     whole: list[str] = []
 

@@ -26,7 +26,7 @@ from tests.fixtures.installation import Installation, running
 from tests.patience import PATIENCE
 from tests.sampling import later
 
-from pqkeep_gateway.http.signed_bodies import UNVERIFIED
+from pqkeep_gateway.http.pipeline import UNVERIFIED
 from pqkeep_server.initialise import IN_FILES
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]

@@ -27,10 +27,10 @@ from tests.sampling import sampled
 
 from pqkeep.audit import verify
 from pqkeep_gateway.access.clock import steady_clock
-from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.api import audit
+from pqkeep_gateway.api.audit_export import ExportLimits
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
 from pqkeep_gateway.key_client import KeyClient, UnixSocket
 from pqkeep_protocol.errors import KeyServiceError

@@ -20,7 +20,7 @@ from pqkeep_gateway.access.callers import (
     Permission,
 )
 from pqkeep_gateway.access.scopes import GROUPS, Group
-from pqkeep_gateway.api import billing, health
+from pqkeep_gateway.api import billing, installation
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.reference.guidance import GUIDANCE
@@ -33,7 +33,11 @@ SERVICE = "service"
 def rows() -> tuple[Endpoint, ...]:
     """Return every possible endpoint. One endpoint can have two rows with different permissions."""
     nothing: Any = None
-    served = [*api_rows(open_signup=True), *billing.notices(nothing), health.endpoint(nothing)]
+    served = [
+        *api_rows(open_signup=True),
+        *billing.notices(nothing),
+        installation.health_endpoint(nothing),
+    ]
     others = [
         row for row in api_rows(open_signup=False) if _key(row) not in {_key(x) for x in served}
     ]

@@ -22,13 +22,13 @@ from tests.patience import PATIENCE
 
 from pqkeep import Client
 from pqkeep_gateway.access.callers import GRANTS, Credential
-from pqkeep_gateway.api import health
+from pqkeep_gateway.api import installation
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.reference.client_calls import CALLS
 from pqkeep_gateway.reference.snippets import curl, example_values, python, takes_api_key
 
 _NOTHING: Any = None
-HEALTH = health.endpoint(_NOTHING)
+HEALTH = installation.health_endpoint(_NOTHING)
 ROWS: Mapping[str, Endpoint] = {row.name: row for row in (*api_rows(), HEALTH)}
 MADE_BY = {
     "decrypt": ("/kem/encrypt", {"plaintext": "AAAA"}, "ciphertext"),

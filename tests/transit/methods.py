@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pqkeep_gateway.transit.refusals import REFUSALS
+from pqkeep_gateway.transit.routes import REFUSALS
 
 
 class Method(NamedTuple):

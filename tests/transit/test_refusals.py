@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.transit.methods import METHODS
 
-from pqkeep_gateway.transit.refusals import REFUSALS
+from pqkeep_gateway.transit.routes import REFUSALS
 
 FILLED = {"type": "encryption-key", "target": "other", "version": "1", "path": "transit/tune"}
 

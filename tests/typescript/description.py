@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.contract.rows import api_rows
 
-from pqkeep_gateway.api import health
+from pqkeep_gateway.api import installation
 from pqkeep_gateway.http.road import API
 from pqkeep_gateway.reference.openapi import document
 
@@ -31,7 +31,7 @@ _REFERENCE = "#/components/schemas/"
 
 def description() -> dict[str, Any]:
     """Return the description."""
-    whole = document(api_rows(), [health.endpoint(_NOTHING)], API)
+    whole = document(api_rows(), [installation.health_endpoint(_NOTHING)], API)
     paths: dict[str, Any] = {}
     for path, methods in whole["paths"].items():
         for method, operation in methods.items():

@@ -30,7 +30,6 @@ from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
-from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.local_shares import LocalShares
 from pqkeep_gateway.access.networks import Networks
@@ -47,7 +46,6 @@ from pqkeep_gateway.api import (
     campaigns,
     cbom,
     external_keys,
-    health,
     installation,
     inventory,
     kem,
@@ -77,6 +75,7 @@ from pqkeep_gateway.api import (
     webhooks,
     workloads,
 )
+from pqkeep_gateway.api.audit_export import ExportLimits
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_delivery import AuditDelivery
@@ -101,9 +100,8 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.observer import RequestObserver, Route
-from pqkeep_gateway.http.pipeline import Pipeline
+from pqkeep_gateway.http.pipeline import UNVERIFIED, Pipeline, SignedBodies
 from pqkeep_gateway.http.road import Road
-from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.key_client import KeyClient, KeyServiceAddress, RemoteHost, UnixSocket
 from pqkeep_gateway.management.app import Management, management_app
@@ -125,9 +123,8 @@ from pqkeep_gateway.management.readiness import (
 from pqkeep_gateway.outgoing_mail import MailKind, is_email, new_mail
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
-from pqkeep_gateway.people.challenges import Challenges
-from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.challenges import Challenges, EmailCodes
+from pqkeep_gateway.people.invitations import Invitations, TeamMembers
 from pqkeep_gateway.people.passkeys import Ceremonies, Passkeys, RelyingParty, relying_party
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import PasswordChange, Passwords, hasher
@@ -142,7 +139,6 @@ from pqkeep_gateway.people.single_sign_on import (
     SingleSignOn,
 )
 from pqkeep_gateway.people.step_up import Proofs, StepUp, StepUpMethods
-from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.portal.app import portal
 from pqkeep_gateway.reference.documents import documents
 from pqkeep_gateway.shards import Departures, Shards
@@ -606,7 +602,11 @@ async def assemble(  # noqa: PLR0915 - a flat list of all parts
         *sales,
     )
     api = (*acting, *approvals.endpoints(all_approvals, acting))
-    outside = (health.endpoint(partial(_is_healthy, found.clients.values(), management.readiness)),)
+    outside = (
+        installation.health_endpoint(
+            partial(_is_healthy, found.clients.values(), management.readiness)
+        ),
+    )
     pipeline = Pipeline(
         admission,
         rate_limiter,

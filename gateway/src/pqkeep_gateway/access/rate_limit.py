@@ -1,10 +1,12 @@
-"""Rate limits with exact sliding windows.
+"""Rate limits with exact sliding windows, and limits for work that runs at the same time.
 
 Any period of the window's length holds at most the limit's events. Refused events do not count.
 """
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -12,6 +14,8 @@ from typing import NamedTuple, Protocol
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.rehearsal import is_rehearsal
+from pqkeep_gateway.unavailable import OverloadedError
+from pqkeep_protocol.keys import TenantId
 
 MINUTE = 60
 HOUR = 3600
@@ -218,3 +222,27 @@ class MemoryRateLimiter:
         if len(self._windows) >= self._at_most:
             fewest, _ = min(examined, key=lambda window: len(window[1][0]))
             del self._windows[fewest]
+
+
+class ConcurrencyLimit:
+    """Counts running work."""
+
+    def __init__(self, of_a_tenant: int, in_all: int) -> None:
+        self._of_a_tenant = of_a_tenant
+        self._in_all = in_all
+        self._running: Counter[TenantId] = Counter()
+
+    def __len__(self) -> int:
+        return self._running.total()
+
+    @contextmanager
+    def run(self, tenant: TenantId) -> Iterator[None]:
+        """Count one more while a block runs. Raises OverloadedError."""
+        if self._running[tenant] >= self._of_a_tenant or len(self) >= self._in_all:
+            raise OverloadedError
+        self._running[tenant] += 1
+        try:
+            yield
+        finally:
+            self._running[tenant] -= 1
+            self._running += Counter()  # drops tenants at zero

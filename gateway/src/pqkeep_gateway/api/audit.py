@@ -14,7 +14,6 @@ import msgspec
 
 from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
-from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.api.audit_data import (
     CHECKPOINT,
     CHECKPOINTS,
@@ -39,7 +38,7 @@ from pqkeep_gateway.api.audit_data import (
     shown_keys,
     shown_witness,
 )
-from pqkeep_gateway.api.audit_export import AuditExport
+from pqkeep_gateway.api.audit_export import AuditExport, ExportLimits
 from pqkeep_gateway.api.audit_fields import (
     AFTER,
     ALGORITHM,
@@ -71,9 +70,11 @@ from pqkeep_gateway.api.audit_fields import (
     TO,
     VALUES_LIMIT,
     Order,
+    after_in,
+    before_in,
+    merged,
 )
 from pqkeep_gateway.api.audit_log import AuditLogs
-from pqkeep_gateway.api.audit_pages import after_in, before_in, merged
 from pqkeep_gateway.api.errors import AUDIT_CODES, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.http.endpoint import (
     JSON,

@@ -1,12 +1,18 @@
-"""The lines of an export: a log up to a checkpoint, and the data that verify its records."""
+"""The lines of an export: a log up to a checkpoint, and the data that verify its records.
+
+How many exports may begin and run has limits, because the cost of an export grows with its length,
+but it counts as one request of the rate limit.
+"""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from pqkeep_gateway.access.admission import RateLimitedError
+from pqkeep_gateway.access.rate_limit import HOUR, ConcurrencyLimit, Limit, RateLimiter
 from pqkeep_gateway.api.audit_data import AuditKeysData, record, shown, shown_keys
 from pqkeep_gateway.api.audit_log import AuditLog
 from pqkeep_gateway.http.errors import not_found
@@ -31,6 +37,32 @@ from pqkeep_protocol.audit import (
     SignCheckpoint,
 )
 from pqkeep_protocol.keys import INSTALLATION, TenantId
+
+EXPORTS = Limit(120, HOUR)
+"""Per tenant, and for the operator."""
+MAX_AT_ONCE = 2
+"""Per tenant or operator, in one gateway."""
+MAX_RUNNING = 64
+"""In total, in one gateway."""
+
+
+class ExportLimits:
+    """Counts the exports of one gateway."""
+
+    def __init__(self, rate_limiter: RateLimiter) -> None:
+        self._rate_limiter = rate_limiter
+        self._running = ConcurrencyLimit(MAX_AT_ONCE, MAX_RUNNING)
+
+    async def count(self, tenant: TenantId) -> None:
+        """Count a requested export. Raises RateLimitedError."""
+        wait = await self._rate_limiter.enter(f"exports of {tenant}", EXPORTS)
+        if wait is not None:
+            raise RateLimitedError(EXPORTS, wait)
+
+    def run(self, tenant: TenantId) -> AbstractContextManager[None]:
+        """Count an export while it runs. Raises OverloadedError."""
+        return self._running.run(tenant)
+
 
 FORMAT = "pqkeep/v1/audit-export"
 FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"

@@ -1,11 +1,17 @@
-"""The request fields of the audit log: filters, pages and logs."""
+"""The request fields of the audit log: filters, pages and logs.
 
-from collections.abc import Callable
+A position in a list is a position in each log, in the order in which the shards got the tenant:
+``120.33``. It remains valid when the tenant moves again: the records of a later log are all after
+it. With one log, a position is a record's id.
+"""
+
+import re
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
-from pqkeep_gateway.api.audit_pages import place_field
+from pqkeep_gateway.api.audit_data import RecordData, record
 from pqkeep_gateway.api.key_fields import keyring_field, recorded_name_field, shard_field
 from pqkeep_gateway.http.field import (
     Field,
@@ -20,7 +26,14 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.storage.tenants import MAX_NAME
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import MAX_COUNTED_VALUES, MAX_OPERATIONS, MAX_PAGE, REFUSED, CountBy
+from pqkeep_protocol.audit import (
+    MAX_COUNTED_VALUES,
+    MAX_OPERATIONS,
+    MAX_PAGE,
+    REFUSED,
+    CountBy,
+    Records,
+)
 from pqkeep_protocol.keys import DEFAULT_SHARD, MAX_KEY_VERSION, KeyVersion
 
 _SIGNING_ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
@@ -84,6 +97,105 @@ def _source(text: str) -> str:
                 "must be an address, or a network such as 192.0.2.0/24"
             ) from None
         return text
+
+
+Place = tuple[int, ...]
+PLACE = r"^[0-9]{1,15}(\.[0-9]{1,15}){0,99}$"
+_is_place = re.compile(PLACE.replace("$", r"\Z")).match
+
+
+LAST = 10**15 - 1
+"""A place after all records of a log."""
+
+
+class MergedPage(NamedTuple):
+    """A page of the merged list."""
+
+    records: tuple[RecordData, ...]
+    logs: tuple[int, ...]
+    """The index of each record's log."""
+    next: str | None
+    """The place of the next page; None at the end."""
+
+
+def place_field(name: str, description: str, example: int) -> Field[Place]:
+    """Return a field for a place in a list of records."""
+
+    def parse(value: object) -> Place:
+        text = str(value) if type(value) is int else value
+        if not isinstance(text, str) or _is_place(text) is None:
+            raise InvalidValueError("must be a record's id, or the next of an earlier response")
+        return tuple(map(int, text.split(".")))
+
+    return Field(
+        name=name,
+        description=description,
+        schema={"type": "string", "pattern": PLACE},
+        example=str(example),
+        parse=parse,
+    )
+
+
+def after_in(place: Place | None, log: int) -> int | None:
+    """Return the record of a log after which a place is; None: before all records."""
+    return place[log] if place is not None and log < len(place) else None
+
+
+def before_in(place: Place | None, log: int) -> int | None:
+    """Return the record of a log before which a place is; None: after all records."""
+    if place is None:
+        return None
+    return place[log] if log < len(place) else 0
+
+
+def merged(
+    pages: Sequence[Records], begin: Sequence[int | None], *, newest_first: bool, limit: int
+) -> MergedPage:
+    """Return the first records of several logs' pages, and the next place.
+
+    ``begin`` has the position at which each page began. The list ends at the last record of a page
+    that is not the last of its log: the following records of that log are unknown, and come before
+    later ones of other logs.
+    """
+    at = [LAST if newest_first and start is None else start or 0 for start in begin]
+    waiting = [list(map(record, page.lines)) for page in pages]
+    taken = [0] * len(pages)
+    records: list[RecordData] = []
+    logs: list[int] = []
+    while len(records) < limit:
+        heads = [
+            (page_records[taken[log]].recorded_at, log)
+            for log, page_records in enumerate(waiting)
+            if taken[log] < len(page_records)
+        ]
+        is_cut = any(
+            taken[log] == len(waiting[log]) and page.next is not None
+            for log, page in enumerate(pages)
+        )
+        if is_cut or not heads:
+            break
+        _, log = max(heads) if newest_first else min(heads)
+        records.append(waiting[log][taken[log]])
+        logs.append(log)
+        taken[log] += 1
+    is_end = all(
+        taken[log] == len(waiting[log]) and page.next is None for log, page in enumerate(pages)
+    )
+    going_on = ".".join(
+        str(
+            _next_place(
+                page, waiting[log][: taken[log]], at[log], is_all=taken[log] == len(waiting[log])
+            )
+        )
+        for log, page in enumerate(pages)
+    )
+    return MergedPage(tuple(records), tuple(logs), None if is_end else going_on)
+
+
+def _next_place(page: Records, taken: Sequence[RecordData], begin: int, *, is_all: bool) -> int:
+    if is_all and page.next is not None:
+        return page.next
+    return taken[-1].id if taken else begin
 
 
 AFTER = place_field("after", "Only entries after this id or `next`.", 0).optional()

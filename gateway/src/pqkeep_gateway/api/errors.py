@@ -33,8 +33,11 @@ from pqkeep_gateway.http.field import (
     Problem,
     text_form_of,
 )
-from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
-from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError
+from pqkeep_gateway.people.challenges import (
+    AuthenticatorRequiredError,
+    InvalidChallengeError,
+    SecondFactorRequiredError,
+)
 from pqkeep_gateway.people.passkeys import (
     InvalidPasskeyError,
     InvalidRegistrationError,

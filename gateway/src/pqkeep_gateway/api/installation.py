@@ -1,10 +1,10 @@
-"""/api/v1/installation: the state of the installation for its operators."""
+"""/api/v1/installation: the state of the installation for its operators; /healthz for supervisors."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -22,6 +22,7 @@ from pqkeep_gateway.management.installation import (
 )
 from pqkeep_gateway.storage.monitoring import Accounts
 from pqkeep_gateway.storage.operators import Operator
+from pqkeep_gateway.unavailable import UnavailableError
 
 Count = Annotated[int, Meta(ge=0)]
 VERSION = version("pqkeep-gateway")
@@ -332,3 +333,29 @@ def _at(seconds: float) -> Timestamp:
 def _at_us(microseconds: int) -> Timestamp | None:
     """Return a time; 0 becomes None, which means no time."""
     return _at(microseconds / 1_000_000) if microseconds else None
+
+
+class Health(Data, frozen=True, kw_only=True):
+    """The gateway can serve requests."""
+
+    status: Literal["ok"]
+
+
+def health_endpoint(is_healthy: Callable[[], Awaitable[bool]]) -> Endpoint:
+    """Return the endpoint."""
+
+    async def check(call: ApiCall) -> Health:
+        """Check whether the gateway can serve requests. For supervisors and load balancers."""
+        if not await is_healthy():
+            raise UnavailableError
+        return Health(status="ok")
+
+    return Endpoint(
+        method="GET",
+        path="/healthz",
+        name="check_health",
+        handler=check,
+        permission=Permission.PUBLIC,
+        example=Health(status="ok"),
+        field_codes=BAD_REQUEST_FIELDS,
+    )

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF
-from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import GRANTS, Grant, TenantPrincipal
+from pqkeep_gateway.access.rate_limit import ConcurrencyLimit
 from pqkeep_gateway.access.scopes import (
     NAMED_ONLY,
     ScopeDeniedError,

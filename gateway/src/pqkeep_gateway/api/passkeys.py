@@ -31,7 +31,6 @@ from pqkeep_gateway.http.field import (
     uuid_field,
 )
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
-from pqkeep_gateway.people.client_names import client_name, stored_user_agent
 from pqkeep_gateway.people.passkeys import (
     COSE_ALGORITHMS,
     MAX_AUTHENTICATOR_DATA,
@@ -45,6 +44,7 @@ from pqkeep_gateway.people.passkeys import (
     Registration,
 )
 from pqkeep_gateway.people.passwords import PasswordsDisabledError
+from pqkeep_gateway.people.sessions import client_name, stored_user_agent
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.storage.passkeys import (

@@ -5,8 +5,8 @@ from typing import Annotated, NamedTuple, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
 from pqkeep_gateway.api.errors import error_for
+from pqkeep_gateway.api.kem import ENVELOPE, ENVELOPE_HEADER, envelope_of
 from pqkeep_gateway.api.key_fields import (
     ASSOCIATED_DATA,
     CAMPAIGN,

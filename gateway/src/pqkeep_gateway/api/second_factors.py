@@ -24,8 +24,11 @@ from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Subject, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, FieldError, Problem, boolean_field, text_field
-from pqkeep_gateway.people.challenges import InvalidChallengeError
-from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, EmailCodes
+from pqkeep_gateway.people.challenges import (
+    AuthenticatorRequiredError,
+    EmailCodes,
+    InvalidChallengeError,
+)
 from pqkeep_gateway.people.passkeys import Assertion, WrongPasskeyError
 from pqkeep_gateway.people.second_factors import (
     NotEnrolledError,

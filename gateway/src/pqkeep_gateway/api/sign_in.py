@@ -34,16 +34,14 @@ from pqkeep_gateway.http.cookies import REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.field import DETAILS, LIST_LIMIT, Field, boolean_field, uuid_field
 from pqkeep_gateway.http.text import timestamp
-from pqkeep_gateway.people.challenges import SecondFactorRequiredError
-from pqkeep_gateway.people.client_names import client_name
-from pqkeep_gateway.people.email_codes import EmailCodes
+from pqkeep_gateway.people.challenges import EmailCodes, SecondFactorRequiredError
 from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.passwords import (
     InvalidPasswordError,
     PasswordChange,
     PasswordsDisabledError,
 )
-from pqkeep_gateway.people.sessions import Sessions
+from pqkeep_gateway.people.sessions import Sessions, client_name
 from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
 from pqkeep_gateway.storage.pages import PositionNotFoundError

@@ -42,8 +42,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import MAX_EMAIL
-from pqkeep_gateway.people.invitations import Invitations
-from pqkeep_gateway.people.team import TeamMembers
+from pqkeep_gateway.people.invitations import Invitations, TeamMembers
 from pqkeep_gateway.storage.invitations import (
     INVITATION_SORTS,
     InvitationFilter,

@@ -12,8 +12,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 from starlette.types import Receive
 
-from pqkeep_gateway.http.disconnection import ClientGoneError
-from pqkeep_gateway.http.errors import invalid
+from pqkeep_gateway.http.errors import ClientGoneError, invalid
 from pqkeep_gateway.http.field import kind_of, sent_twice
 from pqkeep_gateway.http.large_bodies import LARGE, LargeBody
 from pqkeep_gateway.http.text import integer_in

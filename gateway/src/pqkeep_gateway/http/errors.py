@@ -1,9 +1,11 @@
-"""The catalogue of error codes, and the exception that carries one to the client."""
+"""The catalogue of error codes, and the exception that carries one to the client; clients that have gone."""
 
 import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Self
+
+from starlette.types import Receive
 
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_protocol.errors import ErrorKind
@@ -159,3 +161,13 @@ def too_many(message: str, limit: Limit, wait: float) -> ApiError:
             "RateLimit-Reset": str(seconds),
         },
     )
+
+
+class ClientGoneError(Exception):
+    """The client disconnected before its request began. No response is possible."""
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has gone. Later writes to it are discarded silently."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

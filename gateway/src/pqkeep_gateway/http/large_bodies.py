@@ -13,8 +13,7 @@ from enum import Enum, auto
 
 from starlette.types import Receive
 
-from pqkeep_gateway.http.disconnection import ClientGoneError, until_gone
-from pqkeep_gateway.http.errors import unavailable
+from pqkeep_gateway.http.errors import ClientGoneError, unavailable, until_gone
 
 LARGE = 64 * 1024
 """Bytes of a body up to which it need not wait to be handled."""

@@ -15,7 +15,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
-from pqkeep_gateway.http.disconnection import until_gone
 from pqkeep_gateway.http.endpoint import (
     JSON,
     JSON_LINES,
@@ -27,7 +26,7 @@ from pqkeep_gateway.http.endpoint import (
     WithCookies,
 )
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, not_found
+from pqkeep_gateway.http.errors import ApiError, not_found, until_gone
 from pqkeep_protocol.rules import RuleNotice
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -45,7 +45,6 @@ from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http.body import JsonBody
 from pqkeep_gateway.http.connection import HttpConnection, Request
 from pqkeep_gateway.http.cookies import NO_COOKIES, SentCookies
-from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.endpoint import (
     NOT_SIGNED,
     ApiCall,
@@ -55,7 +54,13 @@ from pqkeep_gateway.http.endpoint import (
     Question,
     SignedBody,
 )
-from pqkeep_gateway.http.errors import ApiError, invalid, method_not_allowed, not_found
+from pqkeep_gateway.http.errors import (
+    ApiError,
+    ClientGoneError,
+    invalid,
+    method_not_allowed,
+    not_found,
+)
 from pqkeep_gateway.http.field import Field, FieldError, Problem, sent_twice, unknown_field
 from pqkeep_gateway.http.large_bodies import LARGE, LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import Route, route_of

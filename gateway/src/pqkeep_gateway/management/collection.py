@@ -1,13 +1,27 @@
-"""Combines the metrics of the gateway and the key services in one text."""
+"""Combines the metrics of the gateway and the key services in one text.
+
+It has Prometheus's text format, version 0.0.4. Samples with a label value outside the table are left
+out.
+"""
 
 import asyncio
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
 
 from pqkeep_gateway.audit_stream import AuditStream
 from pqkeep_gateway.http.connections import Connections
@@ -21,9 +35,12 @@ from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.metrics import (
+    BOUNDS,
     KEY_SERVICE_METRICS,
     SHARD,
     Distribution,
+    Kind,
+    Metric,
     Sample,
     Samples,
     counted,
@@ -184,7 +201,7 @@ class Collection:
 
 
 def _written(samples: Samples) -> bytes:
-    from pqkeep_gateway.management.exposition import exposition  # noqa: PLC0415 - slow to import
+    from pqkeep_gateway.management.collection import exposition  # noqa: PLC0415 - slow to import
 
     return exposition(METRICS, samples)
 
@@ -241,3 +258,61 @@ def _of_link(link: LinkTls) -> Samples:
 
 def _age(at_us: int) -> float:
     return max(0.0, time.time() - at_us / 1_000_000) if at_us else 0.0
+
+
+_UPPER_BOUNDS = [*map(str, BOUNDS), "+Inf"]
+
+
+class _Collected:
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+
+def exposition(table: Iterable[Metric], samples: Samples) -> bytes:
+    """Return the metrics of a table that have values, and those of this process."""
+    registry = CollectorRegistry(auto_describe=False)
+    collected = _Collected([_family(metric, samples) for metric in table])
+    registry.register(cast("Collector", collected))
+    ProcessCollector(registry=registry)
+    text: bytes = generate_latest(registry)
+    return text
+
+
+def _family(metric: Metric, samples: Samples) -> Family:
+    labels = list(metric.labels)
+    known = _known(metric, samples.get(metric.name, ()))
+    match metric.kind:
+        case Kind.COUNTER:
+            counter = CounterMetricFamily(metric.name, metric.text, labels=labels)
+            for sample in known:
+                counter.add_metric(sample.labels, sample.value)
+            return counter
+        case Kind.GAUGE:
+            gauge = GaugeMetricFamily(metric.name, metric.text, labels=labels)
+            for sample in known:
+                gauge.add_metric(sample.labels, sample.value)
+            return gauge
+        case Kind.HISTOGRAM:
+            histogram = HistogramMetricFamily(metric.name, metric.text, labels=labels)
+            for sample in known:
+                histogram.add_metric(sample.labels, list(_buckets(sample)), sample.value)
+            return histogram
+
+
+def _known(metric: Metric, samples: Iterable[Sample]) -> Iterator[Sample]:
+    for sample in samples:
+        if len(sample.labels) == len(metric.labels) and all(
+            label in values
+            for label, values in zip(sample.labels, metric.labels.values(), strict=True)
+        ):
+            yield sample
+
+
+def _buckets(sample: Sample) -> Iterator[tuple[str, float]]:
+    total = 0
+    for bound, count in zip(_UPPER_BOUNDS, sample.counts, strict=True):
+        total += count
+        yield bound, total

@@ -1,6 +1,10 @@
-"""Invitations to a tenant's team."""
+"""A tenant's team: invitations, and changes of members and their roles.
 
-from collections.abc import Mapping
+Every change of a member is decided under a lock on all members' rows. If two owners remove each
+other concurrently, one stays. A member who was just demoted cannot change anything.
+"""
+
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
@@ -26,7 +30,9 @@ from pqkeep_gateway.storage.invitations import (
     SqlInvitations,
 )
 from pqkeep_gateway.storage.pages import WHOLE, Page, Part, Sorted
+from pqkeep_gateway.storage.team import ROLE_IS, Member, SqlTeam
 from pqkeep_gateway.storage.users import EmailTakenError, SqlUsers, User
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
@@ -156,3 +162,53 @@ class Invitations:
         withdrawn = event(attribution, tenant, AuditEvent.WITHDRAW_INVITATION)
         await self._store.remove(tenant, invitation, by, withdrawn)
         await self._audit_delivery.deliver()
+
+
+class TeamMembers:
+    """Lists the members of teams and changes them."""
+
+    def __init__(self, store: SqlTeam, audit_delivery: AuditDelivery) -> None:
+        self._store = store
+        self._audit_delivery = audit_delivery
+
+    async def change_role(
+        self,
+        tenant: TenantId,
+        member: UserId,
+        role: Role,
+        by: Principal,
+        attribution: Attribution,
+    ) -> Member:
+        """Change a member's role, from their next request on.
+
+        Raises the errors of Team.require_change.
+        """
+        events = _events(attribution, tenant, member, AuditEvent.CHANGE_ROLE, ROLE_IS[role])
+        changed = await self._store.save_role(tenant, member, role, by, events)
+        await self._audit_delivery.deliver()
+        return changed
+
+    async def remove(
+        self, tenant: TenantId, member: UserId, by: Principal, attribution: Attribution
+    ) -> None:
+        """Remove a member, and end their sessions at once.
+
+        Raises the errors of Team.require_change.
+        """
+        events = _events(
+            attribution, tenant, member, AuditEvent.REMOVE_MEMBER, AuditEvent.MEMBERSHIP_ENDED
+        )
+        await self._store.remove_member(tenant, member, by, events)
+        await self._audit_delivery.deliver()
+
+
+def _events(
+    attribution: Attribution,
+    tenant: TenantId,
+    member: UserId,
+    action: AuditEvent,
+    effect: AuditEvent,
+) -> Sequence[Event]:
+    """Return two events, because a record names one person: the actor, and the affected member."""
+    affected = attribution.by(f"user:{member}")
+    return event(attribution, tenant, action), event(affected, tenant, effect)

@@ -6,8 +6,13 @@ token is exchanged once for a new pair. Its second use means that it was copied,
 GRACE, from a second tab, or after a lost response. It gets the same pair, derived from the exchanged
 token, the pepper and a salt, so there is never a second valid pair. A session ends after its
 lifetime, even if it is refreshed.
+
+A user's list of sessions has client names from the header User-Agent. Clients can send any header,
+so a name has letters, digits and a few punctuation marks. It only helps users to recognize their own
+sessions.
 """
 
+import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,7 +32,6 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.attempt_limits import network_digest
-from pqkeep_gateway.people.client_names import stored_user_agent
 from pqkeep_gateway.storage.pages import WHOLE, Page, Part
 from pqkeep_gateway.storage.sessions import (
     Exchange,
@@ -198,3 +202,50 @@ class Sessions:
             self._pepper.digest(tokens.refresh),
             now + min(REFRESH_LIFETIME, self._lifetime),
         )
+
+
+MAX_USER_AGENT = 256
+"""Characters of the header that are stored."""
+
+_BROWSERS = (
+    ("Edg", "Edge"),
+    ("OPR", "Opera"),
+    ("SamsungBrowser", "Samsung Internet"),
+    ("Firefox", "Firefox"),
+    ("FxiOS", "Firefox"),
+    ("CriOS", "Chrome"),
+    ("Chrome", "Chrome"),
+    ("Safari", "Safari"),
+)
+"""Parts of the header, and the browsers that send them. The first match counts: Edge sends
+``Chrome`` and ``Safari``, too."""
+_SYSTEMS = (
+    ("Android", "Android"),
+    ("iPhone", "iOS"),
+    ("iPad", "iOS"),
+    ("Windows", "Windows"),
+    ("Macintosh", "macOS"),
+    ("CrOS", "ChromeOS"),
+    ("Linux", "Linux"),
+)
+_first_product = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}", re.ASCII).match
+
+
+def stored_user_agent(header: bytes) -> str:
+    """Return the first MAX_USER_AGENT printable characters of a header."""
+    text = header.decode("latin-1")
+    return "".join(character for character in text if character.isprintable())[:MAX_USER_AGENT]
+
+
+def client_name(user_agent: str) -> str | None:
+    """Return the browser and its system, else the first product's name, else None."""
+    browser = _named(_BROWSERS, user_agent)
+    if browser is None:
+        product = _first_product(user_agent)
+        return None if product is None else product.group()
+    system = _named(_SYSTEMS, user_agent)
+    return browser if system is None else f"{browser} on {system}"
+
+
+def _named(table: tuple[tuple[str, str], ...], user_agent: str) -> str | None:
+    return next((name for part, name in table if part in user_agent), None)

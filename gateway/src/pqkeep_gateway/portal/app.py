@@ -13,14 +13,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialError
 from pqkeep_gateway.access.callers import OPERATORS, Caller, Permission
-from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.principals import (
     AnonymousPrincipal,
     Principal,
     SessionPrincipal,
     UserId,
 )
-from pqkeep_gateway.access.rate_limit import Usage
+from pqkeep_gateway.access.rate_limit import ConcurrencyLimit, Usage
 from pqkeep_gateway.access.trusted_proxies import Client
 from pqkeep_gateway.api.search import FoundKind
 from pqkeep_gateway.http.cookies import SentCookies
@@ -63,7 +62,6 @@ from pqkeep_gateway.portal.views import (
     search,
     try_it,
     webhooks,
-    workloads,
 )
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 from pqkeep_gateway.reference.snippets import curl, python
@@ -80,7 +78,6 @@ PAGES: tuple[Page, ...] = (
     *keys.PAGES,
     *keyrings.PAGES,
     *api_keys.PAGES,
-    *workloads.PAGES,
     *try_it.PAGES,
     *migration.PAGES,
     *audit.PAGES,

@@ -1,4 +1,4 @@
-"""The table of the face: paths, and the operations of the API that they are."""
+"""The table of the face: paths, and the operations of the API that they are; and the paths that are refused."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,17 +14,59 @@ from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.road import Face
 from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.storage.tenants import Tenant
-from pqkeep_gateway.transit import encryption, keys, signing, system, tools
+from pqkeep_gateway.transit import encryption, keys, signing, system
 from pqkeep_gateway.transit.encryption import TransitEncryption
 from pqkeep_gateway.transit.fields import NAME
 from pqkeep_gateway.transit.keys import TransitKeys
 from pqkeep_gateway.transit.operations import Operations
-from pqkeep_gateway.transit.refusals import REFUSALS, refuse
 from pqkeep_gateway.transit.responses import TransitError, error_response
 from pqkeep_gateway.transit.signing import TransitSigning
-from pqkeep_gateway.transit.system import System
-from pqkeep_gateway.transit.tools import TransitTools
+from pqkeep_gateway.transit.system import System, TransitTools
 from pqkeep_protocol.keys import TenantId
+
+_EXPORT = "export is refused: private keys never leave the key service"
+_IMPORT = "import is refused: import a key with POST /api/v1/kms/keys/import, or rotate this one"
+_RESTORE = "restore is refused: it needs a backup that Vault made; use pqkeep transit migrate"
+_CERTIFICATES = "certificates are refused: this service has none for its keys"
+_ONE_MOUNT = "there is one mount, transit/: it cannot be changed, and there is no other one"
+_NO_CHILD = (
+    "a token is an API key, which an owner creates in the portal; set skip_child_token in Terraform"
+)
+REFUSALS: Mapping[tuple[str, str], str] = {
+    ("GET", "transit/export/{type}/{name}"): _EXPORT,
+    ("GET", "transit/export/{type}/{name}/{version}"): _EXPORT,
+    ("GET", "transit/byok-export/{target}/{name}"): _EXPORT,
+    ("GET", "transit/byok-export/{target}/{name}/{version}"): _EXPORT,
+    ("GET", "transit/backup/{name}"): (
+        "backup is refused: private keys never leave the key service; pqkeepd backup makes"
+        " encrypted backups"
+    ),
+    ("POST", "transit/restore"): _RESTORE,
+    ("POST", "transit/restore/{name}"): _RESTORE,
+    ("POST", "transit/keys/{name}/trim"): (
+        "trim is refused: set min_decryption_version, and let an owner archive key versions in the"
+        " portal"
+    ),
+    ("POST", "transit/keys/{name}/import"): _IMPORT,
+    ("POST", "transit/keys/{name}/import_version"): _IMPORT,
+    ("POST", "transit/keys/{name}/csr"): _CERTIFICATES,
+    ("POST", "transit/keys/{name}/set-certificate"): _CERTIFICATES,
+    ("GET", "transit/wrapping_key"): _IMPORT,
+    ("POST", "auth/token/create"): _NO_CHILD,
+    ("POST", "sys/mounts/{path:path}"): _ONE_MOUNT,
+    ("DELETE", "sys/mounts/{path:path}"): _ONE_MOUNT,
+}
+"""The reason by method and path."""
+
+
+def refuse(reason: str) -> Callable[[ApiCall], Awaitable[Document]]:
+    """Return a handler that refuses every call."""
+
+    async def handler(call: ApiCall) -> Document:
+        raise TransitError(reason)
+
+    return handler
+
 
 PREFIX = "/v1/"
 TOKEN, NAMESPACE, WRAP_TTL = b"x-vault-token", b"x-vault-namespace", b"x-vault-wrap-ttl"
@@ -121,15 +163,15 @@ def rows(
         *_with_algorithm("transit/sign/{name}", OWN_API_KEY, signing_.sign, signing.SIGN),
         *_with_algorithm("transit/verify/{name}", OWN_API_KEY, signing_.verify, signing.VERIFY),
         *_with_algorithm("transit/hmac/{name}", "compute_mac", signing_.hmac, signing.HMAC),
-        *_with_algorithm("transit/hash", "hash", tools_.hash, tools.HASH),
-        Row("POST", "transit/random", "generate_random", tools_.random, tools.RANDOM),
-        Row("POST", "transit/random/{source}", "generate_random", tools_.random, tools.RANDOM),
+        *_with_algorithm("transit/hash", "hash", tools_.hash, system.HASH),
+        Row("POST", "transit/random", "generate_random", tools_.random, system.RANDOM),
+        Row("POST", "transit/random/{source}", "generate_random", tools_.random, system.RANDOM),
         Row(
             "POST",
             "transit/random/{source}/{bytes}",
             "generate_random",
             tools_.random,
-            tools.RANDOM,
+            system.RANDOM,
         ),
     )
 

@@ -1,13 +1,17 @@
-"""API keys: created, rotated, revoked."""
+"""API keys: created, rotated, revoked. Workloads: issuers that a tenant trusts, and roles."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.scopes import ALL, Group
 from pqkeep_gateway.api.api_key_fields import ScopeData
 from pqkeep_gateway.api.api_keys import ApiKeyData
+from pqkeep_gateway.api.workloads import WorkloadRoleData
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.languages import gettext, said
 from pqkeep_gateway.portal import lists
@@ -16,7 +20,7 @@ from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.storage.api_keys import API_KEY_SORTS, ApiKeyState
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, GivenKeyAlgorithm
 
 MAX_DIGITS = 9
 """The digits of a version."""
@@ -204,6 +208,38 @@ def seconds_left(key: ApiKeyData, now: datetime | None = None) -> int:
     return max(0, round(left.total_seconds()))
 
 
+class RoleLine(NamedTuple):
+    """One role in the list."""
+
+    role: WorkloadRoleData
+    may: tuple[str, ...]
+    """Its permissions, one phrase for each scope."""
+    scopes: str
+    """Its scopes as JSON."""
+
+
+async def _read_workloads(visit: Visit) -> Content:
+    tenant_id = str(visit.reader.principal.tenant)
+    listed = await visit.reader.section("list_workloads", tenant_id=tenant_id)
+    issuers = listed.data.issuers if listed.data else ()
+    roles = [_role_line(role) for role in (listed.data.roles if listed.data else ())]
+    issuer, role = visit.query.get("issuer"), visit.query.get("role")
+    return {
+        **CHOICES,
+        "tenant_id": tenant_id,
+        "listed": listed,
+        "issuers": issuers,
+        "roles": roles,
+        "issuer": next((each for each in issuers if each.name == issuer), None),
+        "line": next((each for each in roles if each.role.name == role), None),
+        "signatures": [algorithm.value for algorithm in GivenKeyAlgorithm],
+    }
+
+
+def _role_line(role: WorkloadRoleData) -> RoleLine:
+    return RoleLine(role, sentences(role.scopes), msgspec.json.encode(role.scopes).decode())
+
+
 PAGES = (
     Page(
         path="/api-keys",
@@ -221,5 +257,13 @@ PAGES = (
         permission=Permission.VIEW_TENANT,
         read=_read_key,
         parent="/api-keys",
+    ),
+    Page(
+        path="/workloads",
+        title="Workloads",
+        template="workloads.html",
+        permission=Permission.VIEW_TENANT,
+        read=_read_workloads,
+        icon="workload",
     ),
 )
