@@ -142,8 +142,8 @@ def threats() -> str:
     sections = [
         "# Threats and their tests",
         (
-            "Each heading is a threat of [SECURITY.md](../../SECURITY.md), by the name that the marker"
-            ' `@pytest.mark.threat("…")` of its tests has.'
+            "Each heading is the name of a threat of [SECURITY.md](../../SECURITY.md). The tests below"
+            ' it have this name in their marker `@pytest.mark.threat("…")`.'
         ),
     ]
     for name, attacker in marked.threats().items():
@@ -164,9 +164,9 @@ def log_events() -> str:
     sections = [
         "# Log events",
         (
-            "A log line has a constant sentence as its `event`, and what differs in fields. The level"
-            " `exception` is `error` with a traceback. [observability.md](../observability.md) says how"
-            " logs are written."
+            "A log line has a constant sentence as its `event`, and fields for everything that varies."
+            " The level `exception` is `error` with a traceback."
+            " [observability.md](../observability.md) says how logs are written."
         ),
     ]
     for distribution in DISTRIBUTIONS:
