@@ -16,9 +16,8 @@ import pytest
 from pkcs11 import Attribute, KeyType, ObjectClass
 
 from pqkeep_keyservice.config import Pkcs11, RootKeySource
-from pqkeep_keyservice.root_key_sources.command import run_command
 from pqkeep_keyservice.root_key_sources.file import RootKeyUnavailableError
-from pqkeep_keyservice.root_key_sources.sources import read
+from pqkeep_keyservice.root_key_sources.sources import read, run_command
 from pqkeep_keyservice.root_key_sources.token import (
     LABEL,
     create_token_key,

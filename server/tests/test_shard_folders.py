@@ -16,10 +16,9 @@ from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import shard_folders
 from pqkeep_server.cli import app
-from pqkeep_server.initialise import InitialiseError, Layout, Stores, initialise
+from pqkeep_server.initialise import InitialiseError, Layout, Stores, explained, initialise
 from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.settings_file import edited
-from pqkeep_server.settings_reference import explained
 from pqkeep_server.shard_folders import add_missing, add_shard, remove_shard
 from pqkeep_server.shards import ShardError
 

@@ -23,7 +23,7 @@ print(json.dumps([names, sorted(sys.modules)]))
 
 FORBID = """
 from {package}.__main__ import FORBIDDEN
-from pqkeep_protocol.startup.forbidden_imports import forbid_imports
+from pqkeep_protocol.startup.hardening import forbid_imports
 forbid_imports(FORBIDDEN)
 """
 """The first steps of each process."""

@@ -43,7 +43,7 @@ from pqkeep_protocol.algorithms import (
 from pqkeep_protocol.metrics import BOUNDS
 from pqkeep_protocol.public_keys import JWK_ALGORITHM, OBJECT_IDENTIFIER
 from pqkeep_server.cli import app as server_command
-from pqkeep_server.settings_reference import ROLES, Setting, settings_of, toml
+from pqkeep_server.initialise import ROLES, Setting, settings_of, toml
 
 VARIABLE = frozenset({Algorithm.COMPOSITE_ML_DSA})
 """Algorithms with signatures of varying length."""

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 
 from pqkeep_gateway.config import PREFIX, Config
 from pqkeep_protocol.startup.settings import read_settings
-from pqkeep_server.settings_reference import ROLES, settings_of
+from pqkeep_server.initialise import ROLES, settings_of
 
 NAMED_PATH = re.compile(
     r"`((?:protocol|keyservice|gateway|server|sdk|tests|docs)/[\w/.-]+)(?:::\w+)?`"

@@ -40,8 +40,7 @@ from pqkeep_server.backup.authentication import AuthenticBackup, authenticate
 from pqkeep_server.backup.contents import End, Message, Rows, Tag, finish, write
 from pqkeep_server.backup.create import BackupError, backup
 from pqkeep_server.backup.databases import ACCOUNTS, Database, keys_of, snapshot
-from pqkeep_server.backup.encrypted_file import BackupFileError, Origin, Writer
-from pqkeep_server.backup.number import BackupNumber
+from pqkeep_server.backup.encrypted_file import BackupFileError, BackupNumber, Origin, Writer
 from pqkeep_server.backup.placements import unsettled
 from pqkeep_server.backup.recovery_key import create as create_recovery_key
 from pqkeep_server.backup.recovery_key import read_public

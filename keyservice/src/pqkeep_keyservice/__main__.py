@@ -8,7 +8,7 @@ import gc
 import signal
 import sys
 
-from pqkeep_protocol.startup.forbidden_imports import forbid_imports
+from pqkeep_protocol.startup.hardening import forbid_imports
 
 FORBIDDEN = frozenset({"pqkeep_gateway", "pqkeep_server", "starlette", "uvicorn", "rich"})
 

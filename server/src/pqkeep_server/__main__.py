@@ -6,7 +6,7 @@ do the work that needs more modules.
 
 import sys
 
-from pqkeep_protocol.startup.forbidden_imports import forbid_imports
+from pqkeep_protocol.startup.hardening import forbid_imports
 
 UNUSED = frozenset({"msgspec", "rich", "ssl"})
 """Modules that the standard library and structlog import if they are installed."""

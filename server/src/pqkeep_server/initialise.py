@@ -9,11 +9,20 @@ valkey/      valkey.sock, where several gateways have a Valkey of their own
 mailbox/     messages that would be sent, where the installation is one for development
 """
 
+import ast
+import inspect
 import secrets
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from textwrap import wrap
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import tomlkit
+from msgspec import Struct
+from msgspec.inspect import StructType, Type, type_info
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
@@ -23,9 +32,9 @@ from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_server import start_settings
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.settings_file import Settings, new_settings
-from pqkeep_server.settings_reference import explained
 from pqkeep_server.users import Users, give_to
 
 ACCOUNTS_FILE = "accounts.sqlite3"
@@ -349,3 +358,83 @@ def _files(layout: Layout) -> dict[str, bytes]:
         path.name: b"" if path in secret_files else path.read_bytes()
         for path in layout.key_service.iterdir()
     }
+
+
+WIDTH = 98
+ROLES: Mapping[str, tuple[type[Struct], str]] = {
+    "gateway": (gateway_config.Config, gateway_config.PREFIX),
+    "key service": (key_service_config.Config, key_service_config.PREFIX),
+    "start": (start_settings.StartSettings, start_settings.PREFIX),
+}
+OWNERS: Mapping[str, str] = {
+    "gateway": "pqkeep's gateway",
+    "key service": "pqkeep's key service",
+    "start": "pqkeepd start",
+}
+
+
+class Setting(NamedTuple):
+    """One setting."""
+
+    name: str
+    type: Type
+    default: object
+    """msgspec.NODEFAULT: it is required."""
+    explanation: str
+
+
+def settings_of(form: type[Struct]) -> Iterator[Setting]:
+    """Yield the settings of a Struct, as they are defined."""
+    explanations = _explanations(form)
+    info = type_info(form)
+    for field in info.fields if isinstance(info, StructType) else ():
+        default = field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        yield Setting(field.name, field.type, default, explanations.get(field.name, ""))
+
+
+def explained(role: str, settings: Settings) -> str:
+    """Return a settings file with these settings. All other settings are comments."""
+    form, _ = ROLES[role]
+    lines = [f"# Settings of {OWNERS[role]}. docs/configuration.md has them all.", ""]
+    for setting in settings_of(form):
+        lines += [f"# {line}" for line in wrap(setting.explanation, WIDTH)]
+        value = settings.get(setting.name)
+        if value is None:
+            lines.append(f"#{setting.name} = {toml(setting.default)}".rstrip())
+        else:
+            lines.append(new_settings({setting.name: value}).rstrip())
+        lines.append("")
+    return "\n".join(lines)
+
+
+def toml(default: object) -> str:
+    """Return a setting's default as TOML, or an empty text."""
+    if default is None or default is msgspec.NODEFAULT:
+        return ""
+    return str(tomlkit.item(_inline(msgspec.to_builtins(default))).as_string())
+
+
+def _inline(value: object) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table
+
+
+def _explanations(form: type[Struct]) -> dict[str, str]:
+    """Return the text below each field in a Struct's source."""
+    (definition,) = ast.parse(inspect.getsource(form)).body
+    found: dict[str, str] = {}
+    name = ""
+    for statement in definition.body if isinstance(definition, ast.ClassDef) else ():
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                pass
+            case ast.Expr(value=ast.Constant(value=str() as text)) if name:
+                found[name] = " ".join(text.split())
+            case _:
+                name = ""
+    return found

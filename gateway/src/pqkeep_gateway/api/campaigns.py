@@ -13,6 +13,20 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.scopes import ScopeDeniedError
 from pqkeep_gateway.api.campaign_data import (
+    COUNTS,
+    DESCRIPTION,
+    MAX_VERSIONS,
+    NAME,
+    NEW_NAME,
+    PLACE,
+    QUIET_DAYS,
+    REPLACE,
+    SCANNED_AT,
+    SHA256,
+    SOURCES,
+    STATE,
+    TARGET,
+    UNREADABLE,
     CampaignData,
     CampaignList,
     CampaignProgress,
@@ -33,22 +47,6 @@ from pqkeep_gateway.api.campaign_data import (
     scan_data,
     united,
     version_sets,
-)
-from pqkeep_gateway.api.campaign_fields import (
-    COUNTS,
-    DESCRIPTION,
-    MAX_VERSIONS,
-    NAME,
-    NEW_NAME,
-    PLACE,
-    QUIET_DAYS,
-    REPLACE,
-    SCANNED_AT,
-    SHA256,
-    SOURCES,
-    STATE,
-    TARGET,
-    UNREADABLE,
 )
 from pqkeep_gateway.api.errors import (
     BAD_REQUEST_FIELDS,

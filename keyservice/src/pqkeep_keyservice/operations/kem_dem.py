@@ -1,4 +1,4 @@
-"""Operations with a KEM key: encrypt, wrap, encapsulate and their inverses.
+"""Operations with a KEM key: encrypt, wrap, encapsulate and their inverses; and MACs.
 
     ciphertext = KEM ciphertext || nonce (12) || AES-GCM ciphertext || tag (16)
 
@@ -37,6 +37,7 @@ from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import (
     CiphertextFormat,
+    ComputeMac,
     DataKey,
     Decapsulate,
     Decapsulated,
@@ -47,8 +48,11 @@ from pqkeep_protocol.messages import (
     Encrypt,
     Encrypted,
     GenerateDataKey,
+    Mac,
     Unwrap,
     Unwrapped,
+    Verified,
+    VerifyMac,
     Wrap,
     Wrapped,
 )
@@ -310,3 +314,24 @@ def derivation_info(
         if not context:  # contexts are many
             key.derivation_info[purpose.value] = info
     return info
+
+
+def compute_mac(request: ComputeMac, context: Context) -> OperationResult:
+    """Return a message's MAC."""
+    versions = context.versions
+    key = context.key_for(request.operation, request.version)
+    secret = context.material.symmetric_key(versions.tenant, key)
+    mac = secret.mac(request.message, info=derivation_info(Purpose.MAC, versions, key))
+    version = key.info.version
+    return OperationResult(Mac(mac=mac, version=version), version)
+
+
+def verify_mac(request: VerifyMac, context: Context) -> OperationResult:
+    """Verify a message's MAC, in constant time. Raises VERIFICATION_FAILED."""
+    versions = context.versions
+    key = context.key_for(request.operation, request.version)
+    secret = context.material.symmetric_key(versions.tenant, key)
+    info = derivation_info(Purpose.MAC, versions, key)
+    if not secret.is_mac(request.mac, request.message, info=info):
+        raise KeyServiceError(ErrorKind.VERIFICATION_FAILED)
+    return OperationResult(Verified(), key.info.version)

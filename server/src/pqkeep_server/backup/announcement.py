@@ -7,8 +7,7 @@ from pqkeep_keyservice import config
 from pqkeep_protocol.administration import AnnounceBackup
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.backup.encrypted_file import Origin, ShardOrigin
-from pqkeep_server.backup.number import BackupNumber
+from pqkeep_server.backup.encrypted_file import BackupNumber, Origin, ShardOrigin
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service_client import KeyServiceError, announce_backup
 from pqkeep_server.owner import acting_as_owner_of

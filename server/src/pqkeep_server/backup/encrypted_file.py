@@ -12,9 +12,11 @@ Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its Nonce-Re
 Misuse-Resistance", 2015.)
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, BinaryIO, Self
+from typing import Annotated, BinaryIO, NamedTuple, Self
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -25,8 +27,53 @@ from msgspec import Meta, Struct
 
 from pqkeep_keyservice.crypto.dem import length_prefixed
 from pqkeep_protocol.keys import DEFAULT_SHARD, ShardName
-from pqkeep_server.backup.number import BackupNumber, ShardNumber
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
+
+_matches = re.compile(r"(?:([a-z0-9-]{1,32}):)?(\d{1,9})\.(\d{1,18})", re.ASCII).fullmatch
+
+
+class ShardNumber(NamedTuple):
+    """A shard's part of a number, compared part by part. A backup with a smaller one is older."""
+
+    generation: int
+    """The number of restores of the shard so far."""
+    records: int
+    """The number of the shard's audit records in the backup."""
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.records}"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupNumber:
+    """The numbers of all shards in a backup."""
+
+    shards: Mapping[str, ShardNumber]
+
+    def __str__(self) -> str:
+        if self.shards.keys() == {DEFAULT_SHARD}:
+            return str(self.shards[DEFAULT_SHARD])
+        return ",".join(f"{name}:{number}" for name, number in self.shards.items())
+
+    def lacks(self, other: Self) -> str | None:
+        """Return a shard that is newer in the other backup or only there, or None."""
+        for name, number in other.shards.items():
+            if name not in self.shards or self.shards[name] < number:
+                return name
+        return None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the number from its printed form. Raises ValueError."""
+        shards: dict[str, ShardNumber] = {}
+        for part in text.split(","):
+            if (match := _matches(part)) is None or (name := match[1] or DEFAULT_SHARD) in shards:
+                raise ValueError(
+                    "not the number of a backup: expected 0.1200 or default:0.1200,b:0.300, for example"
+                )
+            shards[name] = ShardNumber(int(match[2]), int(match[3]))
+        return cls(shards)
+
 
 MAGIC = b"pqkeep backup 2\n"
 SEGMENT = 64 * 1024

@@ -23,7 +23,7 @@ from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.config import root_key_source as root_key_source_of
 from pqkeep_protocol.keys import DEFAULT_SHARD, SHARD_NAME
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.backup.number import BackupNumber
+from pqkeep_server.backup.encrypted_file import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
 from pqkeep_server.commands.arguments import (
     AccountsDatabase,
