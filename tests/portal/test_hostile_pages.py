@@ -500,3 +500,18 @@ def test_a_page_of_thousands_is_small(installation: Installation) -> None:
         assert all(f'href="{way}' in page.text for way in ways), path
     past = get_page(owner, f"/portal/team?from={10 * MANY}").text
     assert "The list has only" in past
+
+
+def test_only_its_own_site_gets_a_compressed_page(installation: Installation) -> None:
+    """The size of a page that another site opened does not tell which text it repeats."""
+    owner = installation.person(installation.new_tenant().tenant_id)
+    texts = set()
+    for site in ("same-origin", "none", "same-site", "cross-site", ""):
+        headers = {"Accept-Encoding": "gzip"} | ({"Sec-Fetch-Site": site} if site else {})
+        page = get_page(owner, "/portal/search?q=fortune", headers)
+        is_compressed = page.headers.get("content-encoding") == "gzip"
+        assert is_compressed is (site in {"same-origin", "none"})
+        size = int(page.headers["content-length"])
+        assert size < len(page.content) / 2 if is_compressed else size == len(page.content)
+        texts.add(page.text)
+    assert len(texts) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
@@ -78,11 +79,13 @@ def cookies_of(person: Caller, host: str = "127.0.0.1") -> list[Any]:
     ]
 
 
-def get_page(person: Caller, path: str) -> httpx2.Response:
+def get_page(
+    person: Caller, path: str, headers: Mapping[str, str] | None = None
+) -> httpx2.Response:
     """Return the source of a page."""
     cookies = {each.name: each.value or "" for each in person.client.cookies.jar}
     url = f"{person.client.base_url}".rstrip("/") + path
-    return httpx2.get(url, cookies=cookies, verify=TLS, timeout=PATIENCE)
+    return httpx2.get(url, cookies=cookies, headers=headers, verify=TLS, timeout=PATIENCE)
 
 
 def operations_on(html: str) -> set[str]:

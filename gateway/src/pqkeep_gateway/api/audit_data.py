@@ -279,7 +279,7 @@ def shown_keys(found: AuditKeys) -> AuditKeysData:
 def instant(microseconds: int) -> str:
     """Return microseconds since 1970 as ISO 8601, UTC, to the microsecond."""
     seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06}Z"
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:06}Z"
 
 
 _RECORDS = msgspec.json.Decoder(RecordData)

@@ -3,6 +3,7 @@
 Reading it leaves no record.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -37,7 +38,7 @@ from pqkeep_gateway.http.text import Timestamp, base64, timestamp
 from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.external_keys import SqlExternalKeys
-from pqkeep_gateway.storage.workloads import SqlWorkloads
+from pqkeep_gateway.storage.workloads import Role, SqlWorkloads
 from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
 from pqkeep_protocol.audit import (
     MAX_BRIEF_LISTED,
@@ -499,15 +500,17 @@ def endpoints(
             principals=call[PRINCIPALS],
             limit=call[LIMIT],
         )
+        now = datetime.fromtimestamp(clock(), UTC)
         try:
-            found = await keys.execute(request, _ATTRIBUTION, tenant.placement)
+            found, external, scopes = await asyncio.gather(
+                keys.execute(request, _ATTRIBUTION, tenant.placement),
+                elsewhere.list(tenant.tenant),
+                _scopes(api_keys, workloads, tenant.tenant, now, is_wanted=call[ACCESS]),
+            )
         except KeyServiceError as refusal:
             raise _error(refusal) from None
-        now = datetime.fromtimestamp(clock(), UTC)
         last = found.keys[-1] if found.has_more and sort is Sort.NAME else None
-        users = None
-        if call[ACCESS]:
-            users = await _may_use(api_keys, workloads, tenant.tenant, found.keys, now)
+        users = None if scopes is None else _may_use(scopes, found.keys)
         return InventoryData(
             as_of=_counted(found.counted),
             since=UNSET if request.since_us is None else instant(found.since_us),
@@ -532,7 +535,7 @@ def endpoints(
                 )
                 for used in found.unattributed
             ),
-            external=sources_of(await elsewhere.list(tenant.tenant)),
+            external=sources_of(external),
             merged_principals=found.has_other_principals,
             not_seen=NOT_SEEN,
         )
@@ -602,20 +605,33 @@ def endpoints(
     )
 
 
-async def _may_use(
+_Scopes = tuple[dict[str | None, int], list[Role]]
+"""The scopes of API keys with their numbers, and the roles of workloads."""
+
+
+async def _scopes(
     api_keys: SqlApiKeys,
     workloads: SqlWorkloads,
     tenant: TenantId,
-    keys: Sequence[InventoryKey],
     now: datetime,
-) -> dict[UsableKey, MayUseData]:
+    *,
+    is_wanted: bool,
+) -> _Scopes | None:
+    if not is_wanted:
+        return None
+    counts, (_, roles) = await asyncio.gather(
+        api_keys.count_scopes(tenant, now), workloads.list(tenant, now)
+    )
+    return counts, roles
+
+
+def _may_use(scopes: _Scopes, keys: Sequence[InventoryKey]) -> dict[UsableKey, MayUseData]:
     """Return who may use the keys of a page; nothing if that takes more than MAX_COMPARED."""
     wanted = {UsableKey(key.keyring, key.algorithm) for key in keys}
-    stored = await api_keys.count_scopes(tenant, now)
+    stored, roles = scopes
     if len(stored) * len(wanted) > MAX_COMPARED:
         return {}
     by_scopes = [(text and scopes_in(text), count) for text, count in stored.items()]
-    _, roles = await workloads.list(tenant, now)
     return {
         key: MayUseData(
             api_keys=sum(count for scopes, count in by_scopes if key.is_open_to(scopes or None)),
@@ -687,8 +703,12 @@ def _key(
         data_class=labels.get(DATA_CLASS, UNSET),
         confidential_until=labels.get(CONFIDENTIAL_UNTIL, UNSET),
         uses=sum(used.uses for used in key.operations),
-        first_used_at=min((instant(used.first_used_us) for used in key.operations), default=None),
-        last_used_at=max((instant(used.last_used_us) for used in key.operations), default=None),
+        first_used_at=(
+            instant(min(used.first_used_us for used in key.operations)) if key.operations else None
+        ),
+        last_used_at=(
+            instant(max(used.last_used_us for used in key.operations)) if key.operations else None
+        ),
         operations=tuple(map(_by_operation, key.operations)),
         principals=tuple(map(_by_principal, key.principals)),
         may_use=may_use,

@@ -1,6 +1,7 @@
 """Serves the portal's pages: access, redirects, errors, and headers for browsers."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -34,7 +35,9 @@ from pqkeep_gateway.http.errors import (
 )
 from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.responses import (
+    LEVEL,
     accepts,
+    accepts_gzip,
     request_id_of,
     send_chunks,
     send_error,
@@ -125,7 +128,7 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
     "Referrer-Policy": "same-origin",
-    "Vary": "Accept-Language, Cookie",
+    "Vary": "Accept-Encoding, Accept-Language, Cookie, Sec-Fetch-Site",
     "X-Frame-Options": "DENY",
 }
 _HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
@@ -277,8 +280,12 @@ class PageResource:
             return
         timing = f"render;dur={(perf_counter() - began) * 1000:.1f}".encode()
         status, body, location, file, chunks = response
+        encoding: tuple[tuple[bytes, bytes], ...] = ()
+        if body and file is None and _may_compress(headers):
+            body, encoding = gzip.compress(body, LEVEL), ((b"content-encoding", b"gzip"),)
         sent = [
             *(_HEADERS if file is None else _download(*file)),
+            *encoding,
             *(((b"content-length", b"%d" % len(body)),) if chunks is None else ()),
             (b"x-request-id", request_id.encode()),
             (b"server-timing", timing),
@@ -361,28 +368,49 @@ class PageResource:
         elsewhere = _instead_of(page, reader.principal)
         if elsewhere:
             return _Response(HTTPStatus.SEE_OTHER, location=ROOT + elsewhere)
-        try:
-            frame = await self._frame(reader, page)
-        except ApiError as error:
-            return await self._failed(error, page)
+        query = scope["query_string"][:MAX_QUERY].decode("latin-1")
+        origin = f"{scope['scheme']}://{reader.headers.get(b'host', b'').decode('latin-1')}"
+        visit = Visit(reader, dict(parse_qsl(query)), scope.get("path_params", {}), origin)
         try:
             if not page.admits(reader.principal.caller):
                 raise forbidden(_of_others(page, reader.principal.caller))
-            query = scope["query_string"][:MAX_QUERY].decode("latin-1")
-            origin = f"{scope['scheme']}://{reader.headers.get(b'host', b'').decode('latin-1')}"
-            visit = Visit(reader, dict(parse_qsl(query)), scope.get("path_params", {}), origin)
-            if page.export is not None and visit.query.get("format", "") in FORMS:
-                name, kind, body = (await page.export(visit)).file(visit.query["format"])
-                return _Response(HTTPStatus.OK, body, file=(name, kind))
-            if page.download is not None and visit.query.get("format") == "zip":
-                return await self._begun(
-                    page.download(visit), reader.principal, reader.headers, scope["method"]
-                )
-            content = await page.read(visit)
+            file = await self._file(page, visit, scope["method"])
         except ApiError as error:
-            return await self._failed(error, page, **frame)
+            return await self._in_frame(error, page, reader)
+        if file is not None:
+            return file
+        frame, content = await asyncio.gather(
+            self._frame(reader, page), page.read(visit), return_exceptions=True
+        )
+        if isinstance(frame, ApiError):
+            return await self._failed(frame, page)
+        if isinstance(frame, BaseException):
+            raise frame
+        if isinstance(content, ApiError):
+            return await self._failed(content, page, **frame)
+        if isinstance(content, BaseException):
+            raise content
         shown = {**frame, **content, "visit": visit}
         return _Response(HTTPStatus.OK, await self._render(page.template, page, **shown))
+
+    async def _in_frame(self, error: ApiError, page: Page, reader: Reader) -> _Response:
+        """Return the error page with the visitor's navigation."""
+        try:
+            frame = await self._frame(reader, page)
+        except ApiError as of_frame:
+            return await self._failed(of_frame, page)
+        return await self._failed(error, page, **frame)
+
+    async def _file(self, page: Page, visit: Visit, method: str) -> _Response | None:
+        """Return the file that the address asks for; None for a page. Raises ApiError."""
+        reader, form = visit.reader, visit.query.get("format", "")
+        if page.export is not None and form in FORMS:
+            name, kind, body = (await page.export(visit)).file(form)
+            return _Response(HTTPStatus.OK, body, file=(name, kind))
+        if page.download is not None and form == "zip":
+            download = page.download(visit)
+            return await self._begun(download, reader.principal, reader.headers, method)
+        return None
 
     async def _begun(
         self, download: Download, principal: Principal, headers: Headers, method: str
@@ -437,33 +465,28 @@ class PageResource:
         Raises ApiError.
         """
         caller = reader.principal.caller
-        me = tenant = step_up = None
-        unseen, operator_me = Section(), Section()
-        is_operator = caller in OPERATORS
-        if is_operator:
-            operator_me = await reader.section("operator_me")
-            if operator_me.error is not None:
-                raise operator_me.error
+        is_operator, is_person = caller in OPERATORS, reader.principal.user is not None
         sees_notices = not is_operator or reader.allows("get_installation")
-        if sees_notices and not reader.principal.must_enroll:
-            unseen = await reader.section("list_notices", limit=1)
-        if reader.principal.user is not None:
-            sections = await asyncio.gather(
-                reader.section("me"),
-                reader.section("list_step_up_methods"),
-                reader.section("get_tenant", tenant_id=str(reader.principal.tenant)),
-            )
-            for section in sections:
-                if section.error is not None:
-                    raise section.error
-            me, step_up, tenant = (section.data for section in sections)
+        unseen, *needed = await asyncio.gather(
+            _section(
+                reader, sees_notices and not reader.principal.must_enroll, "list_notices", limit=1
+            ),
+            _section(reader, is_operator, "operator_me"),
+            _section(reader, is_person, "me"),
+            _section(reader, is_person, "list_step_up_methods"),
+            _section(reader, is_person, "get_tenant", tenant_id=str(reader.principal.tenant)),
+        )
+        for section in needed:
+            if section.error is not None:
+                raise section.error
+        operator_me, me, step_up, tenant = (section.data for section in needed)
         return {
             "me": me,
             "unseen": unseen,
             "step_up": step_up,
             "tenant": tenant,
             "is_operator": is_operator,
-            "operator_me": operator_me.data,
+            "operator_me": operator_me,
             "navigation": navigation(caller, PAGES),
             "places": search.places(caller, PAGES, reader.allows),
             "may": reader.allows,
@@ -502,6 +525,10 @@ class PageResource:
         return await self._templates.render(template, around | content)
 
 
+async def _section(reader: Reader, is_shown: bool, name: str, **values: object) -> Section:  # noqa: FBT001
+    return await reader.section(name, **values) if is_shown else Section()
+
+
 async def _beginning_with(
     first: bytes, rest: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
@@ -516,6 +543,16 @@ def _download(name: str, kind: str) -> Iterator[tuple[bytes, bytes]]:
     own = {b"content-type": kind, b"content-disposition": f'attachment; filename="{name}"'}
     yield from ((header, own.pop(header, value.decode()).encode()) for header, value in _HEADERS)
     yield from ((header, value.encode()) for header, value in own.items())
+
+
+def _may_compress(headers: Headers) -> bool:
+    """Return whether a browser asks for a page by an address that no other site has chosen.
+
+    Another site could put guesses into the address, and learn from the size whether they are in
+    the page (BREACH).
+    """
+    is_own = headers.get(b"sec-fetch-site") in {b"same-origin", b"none"}
+    return is_own and accepts_gzip(headers)
 
 
 def _instead_of(page: Page, principal: Principal) -> str:

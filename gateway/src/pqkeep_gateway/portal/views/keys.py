@@ -1,8 +1,10 @@
 """Keys: their versions, history, and import."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -200,13 +202,12 @@ async def _read_list(visit: Visit) -> Content:
     query = Query.of(KIND, visit.query)
     chosen = str(query.parameters.get("keyring", ""))
     keyring = chosen or DEFAULT_KEYRING  # for new keys
-    listed = Section()
-    if not query.error:
-        asked = {**query.request(), **_parameters(query), "principals": PRINCIPALS, "access": True}
-        listed = await reader.section("list_inventory", **asked)
+    listed, offered = await asyncio.gather(
+        _listed(reader, query), _choices(reader, in_keyring(keyring))
+    )
     keys: Sequence[InventoryKeyData] = listed.data.keys if listed.data else ()
     rows = tuple(map(Row, keys))
-    principals = {name for row in rows for name in row.users}
+    principals = Counter(name for row in rows for name in row.users)
     has_people = any(name.startswith(PERSON) for name in principals)
     return {
         "query": replace(query, kind=_with_users(principals)),
@@ -219,17 +220,25 @@ async def _read_list(visit: Visit) -> Content:
         "named": in_keyring(keyring),
         "has_key_set": bool(chosen) or not query.is_filtered,
         "legends": LEGENDS,
-        "choices": await _choices(reader, in_keyring(keyring)),
+        "choices": offered,
     }
 
 
-def _with_users(principals: Iterable[str]) -> ListKind:
-    """Return the list with names of principals to suggest."""
-    names = sorted(
-        {name.partition("/")[2] for name in principals if name.startswith(API_KEY)} - {""}
+async def _listed(reader: Reader, query: Query) -> Section:
+    if query.error:
+        return Section()
+    asked = {**query.request(), **_parameters(query), "principals": PRINCIPALS, "access": True}
+    return await reader.section("list_inventory", **asked)
+
+
+def _with_users(principals: Counter[str]) -> ListKind:
+    """Return the list with names of principals to suggest: those of the most keys."""
+    names = (
+        name.partition("/")[2] for name, _ in principals.most_common() if name.startswith(API_KEY)
     )
+    most = sorted(filter(None, islice(names, SUGGESTED)))
     filters = (
-        replace(row, values=tuple(names)) if row.name == "used-by" else row for row in KIND.filters
+        replace(row, values=tuple(most)) if row.name == "used-by" else row for row in KIND.filters
     )
     return replace(KIND, filters=tuple(filters))
 
