@@ -1,6 +1,6 @@
-"""A TCP proxy on loopback that forwards requests, and causes network faults.
+"""A TCP proxy on loopback that forwards requests and causes network faults.
 
-Each request has its own connection to the service, so it is certain what the service did.
+Each request has its own connection to the service, so the test knows what the service did.
 """
 
 import socket
@@ -23,7 +23,7 @@ END_OF_HEAD = b"\r\n\r\n"
 
 @dataclass(frozen=True)
 class Seen:
-    """A request in the form in which it arrived."""
+    """A request exactly as it arrived."""
 
     line: str
     headers: Mapping[str, str]

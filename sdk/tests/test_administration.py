@@ -322,7 +322,7 @@ def test_the_team(administrator: Client, connect: Connect, tenant: Tenant, base_
 
 
 def test_the_search(administrator: Client, tenant: Tenant) -> None:
-    """The operator finds a tenant by its name, and a record by its number."""
+    """The operator finds a tenant by name, and a record by number."""
     found = administrator.search.find(tenant.name)
     assert [(result.kind, result.id) for result in found.results] == [("tenant", tenant.id)]
     records = administrator.search.find("1").results

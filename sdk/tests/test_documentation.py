@@ -97,7 +97,7 @@ def test_every_setting() -> None:
 
 
 def test_numbers() -> None:
-    """The document's numbers equal those of the program."""
+    """The document's numbers equal the program's values."""
     assert f"`timeout` (seconds, {_settings.TIMEOUT:.0f})" in DOCUMENT
     assert f"`retries` ({_settings.RETRIES})" in DOCUMENT
     assert f"at most {_exchange.ATTEMPT_SECONDS:.0f} seconds" in DOCUMENT

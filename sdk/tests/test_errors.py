@@ -108,7 +108,7 @@ def test_missing_version(client: Client) -> None:
 def test_another_tenant(
     client: Client, connect: Connect, base_url: str, new_api_key: Callable[[], str]
 ) -> None:
-    """Another tenant does not find our key, and its own key opens nothing of ours."""
+    """Another tenant does not find our key, and cannot open our ciphertexts with its own key."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"a secret")
     other = connect(base_url, new_api_key())

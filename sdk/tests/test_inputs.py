@@ -474,7 +474,7 @@ def attempt(read: Callable[[bytes], bytes], data: bytes) -> tuple[bytes | None, 
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_every_damage(algorithm: Algorithm) -> None:
-    """A damaged key is refused with its form, without quotes, and never read as another key."""
+    """A damaged key is refused by its form, without its content, and not read as another key."""
     secret = b64encode(seed_of(algorithm)).decode()[:20]
     for form, label, read in (
         (pkcs8_of, "PRIVATE KEY", lambda data: read_private_key(data, algorithm).public_key),
@@ -708,7 +708,7 @@ def test_a_private_key_with_its_certificates() -> None:
 
 
 def test_what_can_be_converted() -> None:
-    """Input that only OpenSSL reads is named with the command that converts it."""
+    """Input that only OpenSSL can read is refused with the command that converts it."""
     der_key = pkcs8_of(Algorithm.ML_DSA_65)
     indefinite = b"\x30\x80" + der_key[2:] + b"\0\0"
     long = b"\x30\x82\0" + der_key[1:]

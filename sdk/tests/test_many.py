@@ -33,7 +33,7 @@ def succeeded(results: Iterable[R | PqkeepError]) -> list[R]:
 
 
 def test_every_operation(client: Client) -> None:
-    """Batches reverse each other, and each result equals that of a single call."""
+    """A batch operation reverses the other. Each result equals the result of a single call."""
     for algorithm in (KEM, SIGNATURE):
         client.keys.generate(algorithm)
     texts = [bytes([number]) * 32 for number in range(3)]

@@ -303,7 +303,7 @@ LISTS = [
     ),
     pytest.param("/tenants", "tenants", TENANT, lambda client: client.tenants.list(), id="tenants"),
 ]
-"""Each list's path, field, a member, and the method that requests it."""
+"""Each list: its path, its field, a member, and the method that requests it."""
 
 
 @pytest.mark.parametrize(("path", "field", "member", "whole"), LISTS)

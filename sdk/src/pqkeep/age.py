@@ -74,7 +74,7 @@ class Identity:
             raise ValueError(f"for another program than {PREFIX.lower()}")
         values = json_object(strict_json(data))
         if values is None or {name: type(value) for name, value in values.items()} != _FIELDS:
-            raise ValueError("with other fields than those of this version")
+            raise ValueError("with fields that this version does not know")
         identity = cls(**values)  # type: ignore[arg-type] # checked above
         try:
             address(identity.url, "the url")
@@ -266,7 +266,7 @@ def _take(file: _File, arguments: Sequence[str], body: bytes) -> None:
 
 
 def _read_identities(age: _Age, texts: Sequence[str]) -> Mapping[int, Identity] | None:
-    """Return the identities by their numbers, or None if age was told of an error in one."""
+    """Return the identities by number, or None if age reported an error in one of them."""
     keys: dict[int, Identity] = {}
     problems: dict[int, str] = {}
     for number, text in enumerate(texts):

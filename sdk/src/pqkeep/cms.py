@@ -282,7 +282,7 @@ def _encrypted(body: Sequence[Element]) -> Encrypted:
         raise DerError("its cipher is not AES-256-GCM")
     nonce, *length = _der.elements(parameters.content)
     if nonce.tag != _OCTETS or len(nonce.content) != _NONCE or length != [(_INTEGER, b"\x10")]:
-        raise DerError("its nonce has not 12 bytes, or its tag not 16")
+        raise DerError("its nonce does not have 12 bytes, or its tag does not have 16")
     attributes = b""
     if rest and rest[0].tag == _AS_1:
         attributes = encoded(_SET, rest.pop(0).content)

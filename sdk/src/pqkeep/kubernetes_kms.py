@@ -399,9 +399,7 @@ def _joined(key: _Key, sealed: Sealed) -> bytes:
         raise KmsError(Kind.INVALID_ARGUMENT, f"a ciphertext of {key.algorithm} has {wanted}")
     kem_ciphertext = sealed.annotations.get(ANNOTATION, b"")
     if len(kem_ciphertext) != size or not key.added < len(sealed.ciphertext) <= LARGEST:
-        raise KmsError(
-            Kind.INVALID_ARGUMENT, f"the ciphertext has another size than those of {key.algorithm}"
-        )
+        raise KmsError(Kind.INVALID_ARGUMENT, f"the ciphertext's size is wrong for {key.algorithm}")
     return kem_ciphertext + sealed.ciphertext
 
 

@@ -206,7 +206,7 @@ class Keyring:
     deletion_allowed: bool = False
     """Whether API keys with a scope that names ``delete-keyring`` may delete it."""
     retired_public_keys_allowed: bool = False
-    """Whether requests that send the public key of a retired version may still encrypt to it."""
+    """Whether data may still be encrypted to a retired version, by its public key."""
     transit_type: str | None = None
     """The key type that clients of Vault Transit see. None: no API key without limits can use the
     keyring."""
@@ -825,7 +825,7 @@ class CountedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyUses:
-    """The uses of a key by one operation, and by one principal if it is named."""
+    """The uses of a key by one operation, and by one principal if the request named one."""
 
     operation: str
     """An operation; ``re-encrypt-target`` for re-encryptions to the key."""
@@ -1049,7 +1049,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What needs attention, and the page of the portal where it is mended."""
+    """A problem that needs attention, and the portal's page on which it can be solved."""
 
     id: str
     kind: str

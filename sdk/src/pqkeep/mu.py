@@ -3,7 +3,8 @@
     mu = compute_mu(public_key, [b"a contract"], context=b"contracts")
     signed = client.signatures.sign_mu(mu)
 
-So a message of any size is signed without being sent. Any verifier of ML-DSA accepts the signature.
+So a message of any size is signed, and the message is not sent. Any verifier of ML-DSA accepts the
+signature.
 """
 
 from collections.abc import Iterable

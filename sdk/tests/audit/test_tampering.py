@@ -300,13 +300,16 @@ def test_a_checkpoint_beside_a_damaged_export(log: Log, save: Save, keys: Path) 
 
 
 def test_a_fork_beside_an_export(log: Log, new_log: Callable[..., Log], check: Any) -> None:
-    """An export is compared with its own checkpoint, even if another one comes first."""
+    """An export is compared with its own checkpoint, even if another checkpoint comes first."""
     other = new_log(21, salt="fork").checkpoint(21)
     assert check([other], log.export()) == [("fork", 3, None)]
 
 
 def test_an_older_checkpoint_in_an_export(log: Log, save: Save, keys: Path) -> None:
-    """An older checkpoint without a proof is a note if only the export has it, else a finding."""
+    """An old checkpoint without a proof is a note if only the export has it.
+
+    Otherwise it is a finding.
+    """
     lines = log.export(log.checkpoint(13), tenant=log.records[0]["tenant_id"])
     export, kept = save("export.jsonl", lines), save("kept.jsonl", [log.checkpoint(13)])
     alone, beside = verify([export], keys), verify([export, kept], keys)
@@ -366,7 +369,7 @@ def test_nothing_that_is_verified(log: Log, save: Save, keys: Path, kind: str) -
 
 
 def test_a_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:
-    """A consistency proof in an export proves nothing without both of its checkpoints."""
+    """A consistency proof in an export counts only together with both of its checkpoints."""
     assert check(log.export(log.consistency(5, 21))) == [("bad-consistency", 4, None)]
 
 
@@ -595,7 +598,7 @@ def test_bytes_that_are_no_text(log: Log, save: Save, keys: Path) -> None:
 
 
 def test_an_endless_line(log: Log, save: Save, keys: Path) -> None:
-    """A line of more than 16 MiB is a finding, and the lines after it are read."""
+    """A line of more than 16 MiB is a finding. Later lines are still read."""
     path = save("export.jsonl", log.export())
     lines = path.read_bytes().split(b"\n")
     lines[line_of(7) - 1] += b" " * (40 * 1024 * 1024)

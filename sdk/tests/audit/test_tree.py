@@ -38,7 +38,7 @@ def test_a_chain_that_is_too_long() -> None:
 
 
 def test_growth_needs_two_trees() -> None:
-    """A tree grows from itself and from nothing without a proof, and never into a smaller one."""
+    """A tree may grow from the same size, or from zero, without a proof. It may never shrink."""
     assert is_grown(3, LEAF, 3, LEAF, [])
     assert not is_grown(3, LEAF, 3, LEAF, [LEAF])
     assert is_grown(0, EMPTY_ROOT, 3, LEAF, [])

@@ -63,7 +63,7 @@ def test_the_report(log: Log, save: Save, keys: Path, signer: Signer) -> None:
 
 
 def test_without_trusted_keys(log: Log, save: Save) -> None:
-    """With only its own keys an export is verified, and the report calls the keys untrusted."""
+    """Without trusted keys, an export is verified with its own keys, and the report says so."""
     report = verify([save("export.jsonl", log.export())])
     assert report.is_verified
     assert not report.are_keys_trusted

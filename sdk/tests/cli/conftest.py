@@ -1,4 +1,4 @@
-"""The command ``pqkeep``, run as a process: by its own tenant, by the operator, or by a stranger."""
+"""The command ``pqkeep`` as a process: for its own tenant, the operator, or a stranger."""
 
 from __future__ import annotations
 

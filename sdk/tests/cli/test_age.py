@@ -1,4 +1,4 @@
-"""age-plugin-pqkeep, as age talks to it, before a real service."""
+"""age-plugin-pqkeep, as age would call it, with a real service."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ DAMAGED: Sequence[bytes] = (
 
 
 def test_a_damaged_identity(public_key: bytes) -> None:
-    """Other data than an identity is named as damaged, and nothing is decrypted."""
+    """An invalid identity is reported as damaged, and nothing is decrypted."""
     for data in DAMAGED:
         text = bech32.encode("age-plugin-pqkeep-", data).upper()
         ((place, why),) = decrypted(text, [stanza(wrapped(public_key))])

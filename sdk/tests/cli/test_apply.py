@@ -173,7 +173,7 @@ def killed(process: Callable[[], subprocess.Popen[bytes]], number: int, *, is_se
 def apply_killed(
     command: Command, proxy: FaultProxy, file: Path, number: int, *, is_sent: bool
 ) -> bool:
-    """Apply a file, and kill the command at a change. Return False if it had ended before."""
+    """Apply a file, and kill the command at a change. Return False if the command ended before."""
     started: list[subprocess.Popen[bytes]] = []
     proxy.faults.clear()
     proxy.faults.append(killed(lambda: started[0], number, is_sent=is_sent))
@@ -260,7 +260,7 @@ def test_two_runs_at_once(operator_command: Command, operator: Client) -> None:
 
 
 def test_a_suspended_tenant(run: Run, operator: Client) -> None:
-    """A tenant is suspended after everything else was made, and resumed before."""
+    """Apply suspends a tenant after all its other changes, and resumes a tenant before them."""
     wanted = tenant(f"Acme {uuid4()}", status="suspended")
     assert run("apply", stdin=declared(wanted)).status == 0
     (found,) = operator.tenants.list(name=wanted["name"])
@@ -272,7 +272,7 @@ def test_a_suspended_tenant(run: Run, operator: Client) -> None:
 
 
 def test_what_only_people_change_is_named(run: Run, installation: Installation) -> None:
-    """Rules and webhooks are counted as far as the API key may read them, and not changed."""
+    """Apply counts rules and webhooks if the API key may read them, and does not change them."""
     wanted = tenant(f"Acme {uuid4()}")
     wanted["api_keys"][0]["scopes"] = "everything"
     file = declared(wanted)

@@ -111,7 +111,7 @@ def test_no_stream_at_all(command: Command, tenant: Client, file: Path) -> None:
 def test_a_closed_standard_input(
     command: Command, tenant: Client, arguments: tuple[str, ...]
 ) -> None:
-    """A command that reads from a closed standard input ends with 1, names it, and writes nothing."""
+    """A command with a closed standard input ends with 1, says why, and writes nothing."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     status, out, said = run(command, '"$@" <&-', *arguments)

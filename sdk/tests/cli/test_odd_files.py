@@ -241,7 +241,7 @@ READS_ALL = {"encrypt", "sign", "sign with a context", "verify"}
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "sparse"])
 def test_what_has_no_end(command: Command, bounded: Command, tenant: Client, kind: str) -> None:
-    """Commands with a size limit read little of a huge file, name it, and write nothing."""
+    """Commands with a size limit read little of a huge file, name the file, and write nothing."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     (command.directory / "plain").write_bytes(b"content")

@@ -304,7 +304,7 @@ def test_an_output_has_one_writer(mover: Mover) -> None:
 
 
 def test_versions_that_could_be_mixed_up_are_refused(mover: Mover, tenant: Client) -> None:
-    """A key here that is not above the old one is refused, unless the text has no version."""
+    """Versions here must be above the old key's, unless the text has no version."""
     tenant.keyrings.create("cards")
     tenant.keys.generate("XAES-256-GCM", keyring="cards")
     mover.write("old", encrypted("cards", b"text"))

@@ -76,7 +76,7 @@ def _plaintext(key: str, item: dict[str, str]) -> str:
 
 @contextmanager
 def running(*arguments: str | Path) -> Iterator[str]:
-    """Start a server that decrypts as Transit does, and return its address."""
+    """Start a server that decrypts like Transit, and return its address."""
     program = [sys.executable, __file__, *arguments]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

@@ -27,7 +27,7 @@ def test_every_method() -> None:
 
 
 def test_numbers() -> None:
-    """The sizes in the format's description equal those of the program."""
+    """The sizes in the format's description equal the program's values."""
     text = " ".join(FORMAT.split())
     assert f"pieces of {_encryption.SEGMENT_SIZE:,} bytes" in text
     assert _encryption.SEGMENT_SIZE == 1 << 18

@@ -162,7 +162,7 @@ def test_recipients_come_and_go(kyber: Pair, other: Pair, third: Pair, tmp_path:
 
 
 def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: Pair) -> None:
-    """Moving replaces only the recipient whose key was used."""
+    """Moving a file replaces only the recipient with the key that was used."""
     both = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
     moved = re_encrypt(both, decapsulate=kyber.decapsulate, to=third.recipient)
     assert readers(moved, kyber, other, third) == {"X-Wing", "ML-KEM-1024"}
@@ -240,7 +240,7 @@ def test_a_damaged_file_keeps_its_file_key(kyber: Pair, tmp_path: Path) -> None:
 
 
 def test_data_and_streams(kyber: Pair, other: Pair) -> None:
-    """Data in memory stays as short as possible, and a stream keeps its capacity."""
+    """Data in memory stays as short as possible. A stream keeps the size of its header."""
     for capacity in (0, 3):
         before = encrypt(DATA, recipients=[kyber.recipient], capacity=capacity)
         writer = BytesIO()

@@ -113,7 +113,7 @@ def sealed(before_the_mac: bytes, file_key: bytes) -> bytes:
 
 
 def slot(file_key: bytes, recipients: list[bytes], slots: int, size: int, sequence: int) -> bytes:
-    """Return a slot of this size, or as short as possible."""
+    """Return a slot of this size. Without a size it is as short as possible."""
     size = size or 118 + len(b"".join(recipients))
     start = b"pqkeep\0\2" + bytes((slots,)) + size.to_bytes(4, "big")
     content = start + sequence.to_bytes(8, "big") + bytes((len(recipients),)) + b"".join(recipients)

@@ -12,7 +12,7 @@ from shutil import copyfileobj
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 BEGINNING = b"PK\x03\x04"
-"""The first bytes of such a file."""
+"""The first bytes of a ZIP file."""
 _ENCRYPTED = 0x1
 _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII).fullmatch
 

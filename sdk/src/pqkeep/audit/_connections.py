@@ -158,7 +158,7 @@ def _newer(evidence: Evidence) -> Iterable[str]:
         if newer.last <= sizes.get(place.order, 0):
             continue  # a later part has them
         ids = f"{newer.first} to {newer.last}"
-        yield f"{place.file}: records {ids} are newer than its checkpoint, and are not in it"
+        yield f"{place.file}: its checkpoint does not cover the newer records {ids}"
 
 
 def _unconnected(

@@ -218,7 +218,7 @@ class _ExportVerification:
                 pass
 
     def _begin_part(self, place: Place, header: Header) -> None:
-        """Continue with an export that begins where this one ends."""
+        """Continue with an export that begins at the end of this one."""
         is_next = header.after == self._tree.size and header.subtrees == self._tree.subtrees
         if header.has_proofs or self._header.has_proofs or not is_next:
             self._findings.add(Kind.MALFORMED, "another export begins here", place)

@@ -132,7 +132,7 @@ class _FoundVerification:
         if self._query is None:
             self._query = found.query
         if found.query != self._query:
-            message = f"{what} is about another query than the statement before"
+            message = f"{what} belongs to another query than the previous statement"
             self._findings.add(Kind.ANOTHER_QUERY, message, place)
             return False
         return True

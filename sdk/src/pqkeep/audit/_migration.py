@@ -440,7 +440,9 @@ class _Check:
         }
         for place in sorted({*proven, *said}):
             if proven.get(place) != said.get(place):
-                message = f"the unattributed uses of {place[0]} by {place[1]} are others"
+                message = (
+                    f"the unattributed uses of {place[0]} by {place[1]} differ from the records"
+                )
                 self.fail(Kind.WRONG_COUNT, INVENTORY, message)
 
     def check_rules(self, rules: Json, inventory: Json, tally: Tally) -> None:
@@ -451,8 +453,12 @@ class _Check:
             return
         names = sorted(_differing(rules["rules"], inventory["pages"]))
         which = f"; {', '.join(names)} differs from the inventory" if names else ""
-        at = "no record changed any" if tally.rules is None else f"record {tally.rules['id']}"
-        message = f"the rules are not those of {at}{which}"
+        at = (
+            "the records, which change no rule"
+            if tally.rules is None
+            else f"record {tally.rules['id']}"
+        )
+        message = f"the rules differ from {at}{which}"
         self.fail(Kind.EDITED, RULES, message, None if tally.rules is None else tally.rules["id"])
 
     def check_campaigns(self, campaigns: Json, tally: Tally) -> None:
@@ -468,7 +474,7 @@ class _Check:
             if record is None:
                 self.fail(Kind.INSERTED, CAMPAIGNS, f"no record has the campaign {name}")
             elif record["policy"] != f"sha256-{digest}":
-                message = f"the campaign {name} is not that of record {record['id']}"
+                message = f"the campaign {name} differs from record {record['id']}"
                 self.fail(Kind.EDITED, CAMPAIGNS, message, record["id"])
             self._check_scans(name, campaign["left"], tally)
 
@@ -504,7 +510,7 @@ class _Check:
                 or source["total"] != len(source["keys"])
                 or source["moved"] != sum(key["moved"] for key in source["keys"])
             ):
-                message = f"the source {name} is not that of record {record['id']}"
+                message = f"the source {name} differs from record {record['id']}"
                 self.fail(Kind.EDITED, EXTERNAL, message, record["id"])
 
     def check_cbom(self, cbom: Json, inventory: Json, tally: Tally) -> None:
@@ -889,7 +895,7 @@ _CLAIMS = (
     ),
     (
         "These numbers of ciphertexts moved from one key to another.",
-        "Yes. Not that they are different ciphertexts, nor that the old ones were deleted.",
+        "Yes. But the ciphertexts may be the same, and the old ones may still exist.",
     ),
     (
         "Nothing is left under an old key.",

@@ -36,7 +36,7 @@ class VerifierKey:
     public_key: bytes
 
     def has_signed(self, stamped: bytes, origin: str, size: int, root: bytes) -> bool | None:
-        """Return True if it cosigned a log's tree, None if another key signed.
+        """Return True if it cosigned a log's tree, and None if another key signed.
 
         Raises ImportError if the library is not installed.
         """

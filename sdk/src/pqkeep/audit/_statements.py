@@ -51,7 +51,7 @@ class Header:
     after: int = 0
     """The number of records before the export's first record."""
     subtrees: tuple[bytes, ...] = ()
-    """The hashes of the complete subtrees of those records, the largest first."""
+    """The hashes of the complete subtrees of the earlier records, largest first."""
     has_proofs: bool = True
     is_evidence: bool = False
     """True if it is evidence: the records of a query, with statements that no others match."""

@@ -379,7 +379,7 @@ def _trusted(source: Source, findings: Findings) -> list[Located]:
 def _verify_exports(
     evidence: Evidence, sources: Sequence[Source], findings: Findings
 ) -> Iterator[tuple[SignedTree | None, ExportResult]]:
-    """Yield the signed tree of each export, or None, and the result for its records."""
+    """Yield each export's signed tree (None without one), and the result for its records."""
     for place, first, header in _exports(evidence):
         head = _head(evidence, place, header)
         if head is None:

@@ -243,7 +243,7 @@ def list_api_keys(  # noqa: PLR0913 - filters, by name
 ) -> None:
     """List API keys. The keys themselves cannot be shown again.
 
-    Of those that no program has used for 90 days: --status active --unused-since 90d.
+    To list API keys without a use for 90 days: --status active --unused-since 90d.
     """
     with invocation.connect() as client:
         keys = client.api_keys.list(
@@ -330,7 +330,7 @@ def revoke(
 
 @contextmanager
 def _kept(to: str | None, *, force: bool) -> Iterator[Callable[[NewApiKey], dict[str, Any]]]:
-    """Yield a function that stores a new API key in the named file, if any, and returns the rest.
+    """Yield a function that stores a new API key in the named file. It returns what to show.
 
     The file is opened before the API key exists, so that the API key cannot get lost.
     """

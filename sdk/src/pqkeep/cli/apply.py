@@ -77,7 +77,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Make tenants and their configuration as files describe them.
 
-        Keys and keyrings are never removed. A list that a file does not have is left alone.
+        Keys and keyrings are never removed. A list that is not in the files stays unchanged.
         """
         from pqkeep.cli.configuration_changes import Changes  # noqa: PLC0415 - loads YAML
         from pqkeep.cli.configuration_schema import declaration  # noqa: PLC0415 - slow

@@ -577,9 +577,9 @@ def _witness_keys(given: str) -> list[str]:
 
 
 def _require_lines(file: Path) -> None:
-    """Raise Exit for a file that has nothing of an audit log, after naming it.
+    """Raise Exit for a file without data of an audit log, and name the file.
 
-    A file with one line of JSON is evidence: anything wrong with it is a finding.
+    A file with one line of JSON is evidence, so its errors are findings.
     """
     if not file.is_file():
         return  # the verification says why it cannot be read

@@ -211,7 +211,9 @@ class Campaign:
         self._client = client
         self._stored = client.campaigns.get(name)
         if self._stored.state != "open":
-            raise Refusal(f"campaign {name} is closed", "open it again, or name another one")
+            raise Refusal(
+                f"campaign {name} is closed", "open this campaign again, or name another campaign"
+            )
         self._keyring = keyring
         self._algorithm = algorithm
         self._above: int | None = None
@@ -421,8 +423,7 @@ def create(
         typer.Option(
             "--from",
             metavar="KEYRING/ALGORITHM[/VERSION]",
-            help="A key to move away from, such as default/ML-KEM-768. Without a version: all; of "
-            "the target's own key, all but the active one. Can be repeated.",
+            help="A key to move away from, such as default/ML-KEM-768. Without a version, it means all versions, except the target's active version. Can be repeated.",
         ),
     ],
     to: Annotated[

@@ -101,7 +101,7 @@ def decrypt(
     The message names a key by its identifier. If it names a certificate, name the key with
     --algorithm and --key-version. By default, the output is FILE without .p7m.
     """
-    data = whole(file, invocation, _LARGEST_MESSAGE, "it is larger than a message that is read")
+    data = whole(file, invocation, _LARGEST_MESSAGE, "it is too large for a message")
     with naming(file):
         message = cms.read_encrypted(data)
     otherwise = file.removesuffix(SUFFIX)
@@ -203,7 +203,7 @@ def verify(
 
     With --to, write the content, if the signature is good.
     """
-    data = whole(file, invocation, _LARGEST_MESSAGE, "it is larger than a message that is read")
+    data = whole(file, invocation, _LARGEST_MESSAGE, "it is too large for a message")
     with naming(file):
         message = cms.read_signed(data)
     if (message.content is None) == (content is None):

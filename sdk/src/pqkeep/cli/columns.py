@@ -29,7 +29,7 @@ _ATTEMPTS = 3
 _BEHIND_ALL_DATA = 1 << 62
 _WITH_OCTET_LENGTH = frozenset({"postgresql", "mysql", "mariadb"})
 _AS_BYTES = "surrogateescape"
-"""How bytes that are not UTF-8 are kept in a text. Only SQLite has such texts."""
+"""How a text keeps bytes that are not UTF-8. Only SQLite has such texts."""
 _is_surrogate = re.compile("[\ud800-\udfff]").search
 
 

@@ -63,7 +63,10 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An entry that differs: its address for people, and both sides. None: not there."""
+    """An entry that differs: its label for messages, and both sides.
+
+    None means that it is missing.
+    """
 
     address: str
     before: Values | None
@@ -145,7 +148,7 @@ class Changes:
     def run(self, plan: Plan, done: Note) -> None:
         """Make the changes of a plan, and of the comparisons after it.
 
-        Nothing is removed that the plan does not remove. Raises Refusal, PqkeepError for a
+        Only objects that the first plan removes are removed. Raises Refusal, PqkeepError for a
         comparison, and typer.Exit after an error that names the change.
         """
         removed, conflicts = frozenset(action.removes for action in plan.removals), 0
@@ -171,7 +174,7 @@ class Changes:
             plan = self.plan()
         raise Refusal(
             "the configuration changes as fast as this command",
-            "wait until the others are done, and run it again",
+            "wait until other changes end, and run this command again",
         )
 
     def plan(self) -> Plan:
@@ -443,7 +446,7 @@ class _Comparison:
                 else "--prune would remove them"
             )
             self._plan.notes.append(
-                f"{len(extra)} of {section} of {self._name} are not in the file: {how}"
+                f"{section} of {self._name} has {len(extra)} more than the file: {how}"
             )
             return
         for one in extra:
@@ -600,7 +603,7 @@ class _Comparison:
     def _require_first(
         self, state: TenantState, values: Values, version: int, undelivered: int | None
     ) -> None:
-        """Revoke a new API key and raise Again, if another run has made the same one before."""
+        """Revoke a new API key and raise Again, if another run has just made the same API key."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         after = TenantState(state.owner, state.values, is_deleting=False)
         read_api_keys(self._client, after, now)

@@ -152,7 +152,7 @@ def _is_valid_offline(
         said: dict[str, Any] = {"key_version": key.key_version}
     elif named.key_version is not None or named.keyring is not None:
         raise Refusal(
-            f"{public_key} names neither a key version nor a keyring",
+            f"{public_key} does not name a key version or a keyring",
             "leave out --key-version and --keyring",
         )
     else:

@@ -105,7 +105,7 @@ def list_(  # noqa: PLR0913 - filters, by name
 ) -> None:
     """List key versions with their uses. JSON output has one page per line.
 
-    Of keys older than a year that checkout used last month: --created-before 365d --used-by
+    To list keys older than a year that checkout used last month: --created-before 365d --used-by
     checkout --used-since 30d.
     """
     with invocation.connect() as client:

@@ -79,7 +79,7 @@ RetiredPublicKeysAllowed = Annotated[
     bool | None,
     typer.Option(
         "--retired-public-keys-allowed/--no-retired-public-keys-allowed",
-        help="Whether requests that send a retired version's public key may still encrypt to it.",
+        help="Allow new data to be encrypted to a retired version, by its public key.",
         show_default=False,
     ),
 ]
@@ -175,7 +175,7 @@ def create(  # noqa: PLR0913 - an option each
         typer.Option(
             metavar="VERSION",
             min=1,
-            help="Number the versions of its keys from here, after those of another service.",
+            help="The number of the first version, for keys that continue another service's versions.",
             show_default=False,
         ),
     ] = None,
@@ -226,7 +226,7 @@ def update(  # noqa: PLR0913 - an option each
     deletion_allowed: DeletionAllowed = None,
     retired_public_keys_allowed: RetiredPublicKeysAllowed = None,
 ) -> None:
-    """Change a keyring. New labels or purposes replace all old ones."""
+    """Change a keyring. Given labels or purposes replace all labels or purposes."""
     labels = _labels(label)
     with invocation.connect() as client:
         changed = client.keyrings.update(

@@ -47,8 +47,7 @@ LONGEST_WAIT = 3600.0
 _VAIN_PASSES = 3
 """Passes in a row in which only other programs changed something."""
 _VAIN_PAUSE = 0.25
-"""Seconds: half of the pause after the first such pass. Each pause is twice as long as the last
-one."""
+"""Half of the first pause after such a pass, in seconds. Each pause is twice the last one."""
 _FIRST_WAIT, _LONGEST_PAUSE = 1.0, 60.0
 _BETWEEN_LINES, _BETWEEN_UPDATES = 10.0, 0.5
 """Seconds between two reports of progress: in a file, and on a terminal."""

@@ -27,7 +27,7 @@ def list_notices(
     invocation: Invocation,
     *,
     closed: Annotated[
-        bool, typer.Option("--closed", help="List those that closed in the last 30 days.")
+        bool, typer.Option("--closed", help="List the notices that closed in the last 30 days.")
     ] = False,
 ) -> None:
     """List the open notices, the last raised first."""

@@ -146,8 +146,8 @@ def re_encrypt(  # noqa: PLR0913 - an option each
 
     With only --recipient or --remove, the key stays the same. The file key stays the same, so a
     removed recipient may still have it. An attacker who breaks the old key's algorithm gets the
-    file key from an older copy of the file. Against that, --new-file-key encrypts the data again;
-    older copies stay readable.
+    file key from an older copy of the file. To prevent this for new copies, use --new-file-key: it
+    encrypts the data again.
     """
     if to is not None and len(files) > 1:
         raise Refusal("--to works only with one file", "leave it out: files are changed in place")

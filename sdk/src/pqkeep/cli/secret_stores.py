@@ -104,7 +104,10 @@ class Folder:
             )
 
     def _file(self, owner: Owner, name: str) -> Path:
-        """Return a path in the folder: no name can leave it, and no two names share it."""
+        """Return a path in the folder.
+
+        No name leads out of the folder, and no two names share a path.
+        """
         stem = quote(owner.name, safe=" ").replace(".", "%2E")
         if len(stem) > _MAX_STEM:
             stem = f"%sha256-{sha256(owner.name.encode()).hexdigest()}"  # no name is quoted so

@@ -332,7 +332,7 @@ def _show_verified(
 
 
 def _signature_file(file: str) -> str:
-    """Return the name of a file's signature: FILE.sig, or FILE.jws if only that exists."""
+    """Return the name of a file's signature: FILE.sig, or FILE.jws if only FILE.jws exists."""
     jws = file + JWS_SUFFIX
     return jws if not Path(file + SUFFIX).exists() and Path(jws).exists() else file + SUFFIX
 

@@ -102,7 +102,7 @@ class Place(Protocol):
     """False if all entries can be shown only once."""
 
     def pages(self, look: Look) -> Iterator[Sequence[Ref]]:
-        """Show all entries, and yield those to be moved, page by page."""
+        """List all entries, and yield the entries to move, page by page."""
         ...
 
     def claim(self, refs: Sequence[Ref]) -> AbstractContextManager[Sequence[Ref]]:
@@ -225,7 +225,7 @@ def _raise_unless_gone(top: str, error: OSError) -> None:
 
 
 class Lines:
-    """Lines of standard input. Standard output gets all lines, with the replaced ones."""
+    """Lines of standard input. Standard output gets all lines, changed and unchanged."""
 
     is_repeatable = False
 

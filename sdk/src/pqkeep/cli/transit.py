@@ -193,7 +193,7 @@ def migrate(  # noqa: PLR0913 - an option each
     }
     show_facts(invocation, facts)
     if failed:
-        step = "see the column pqkeep_error in the output; move them again from a file of their own"
+        step = "see the column pqkeep_error in the output; put these ciphertexts into a new file, and move them"
         if form is None and chosen is Form.LINES and not move.moved + output.done:
             step = f"if the input is CSV or JSON lines, name it with --format; otherwise {step}"
         raise Refusal(f"{failed} ciphertexts were not moved", step, NOT_VERIFIED)

@@ -141,7 +141,7 @@ class Move:
         return [outcomes[record.line] for record in batch]
 
     def _item(self, record: Record) -> OldCiphertext | Outcome:
-        """Return what to decrypt, or the outcome of a record that is not sent."""
+        """Return the ciphertext to decrypt, or the outcome of a record that needs no request."""
         ciphertext = record.values[self.columns.ciphertext]
         if not ciphertext or not ciphertext.isascii() or not ciphertext.isprintable():
             return Outcome(record, error="there is no ciphertext")
@@ -308,7 +308,7 @@ def _here(client: "Client", keyring: str, algorithm: str, there: TransitKey, for
 
 
 def _check_type(client: "Client", keyring: str, algorithm: str, types: Sequence[str]) -> None:
-    """Raise Refusal if clients of Transit read another algorithm in this keyring, or none."""
+    """Raise Refusal if clients of Transit read a different algorithm, or none, in this keyring."""
     try:
         stored = client.keyrings.get(keyring).transit_type
     except PermissionDeniedError:  # the API key may only encrypt

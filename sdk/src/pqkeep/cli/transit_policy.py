@@ -242,9 +242,9 @@ class _Translator:
             if not rule.allows(row.capability):
                 continue
             if not _is_expressible(keys):
-                self._leave_out(rule, "no key here can have such a name")
+                self._leave_out(rule, "pqkeep's key names cannot have this form")
             elif (other := _exception(rule, keys, refusing)) is not None:
-                reason = f"line {other.line} is an exception to it, and scopes have none"
+                reason = f"line {other.line} is an exception to it, and scopes have no exceptions"
                 self._leave_out(rule, f"{row.path}: {reason}")
             elif all(self._is_granted(need, keys) for need in row.needs):
                 self._granted[name].append(keys)
@@ -387,11 +387,11 @@ def _fill(rule: _Rule, body: _Value) -> None:
         if name == "capabilities":
             _read_capabilities(rule, value)
         elif name not in _HARMLESS:
-            rule.problem = f"it has {name}, and scopes have no such condition"
+            rule.problem = f"scopes cannot express its condition {name}"
     if "capabilities" not in seen:
         rule.problem = "it has no capabilities"
     if rule.is_template or "${" in rule.path:
-        rule.problem = "its path has a template, and scopes have none"
+        rule.problem = "its path has a template, and scopes have no templates"
     elif "*" in rule.path[:-1]:
         rule.problem = "a * inside a path is not a wildcard"
 

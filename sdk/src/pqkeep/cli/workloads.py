@@ -79,13 +79,13 @@ def put_issuer(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="The public keys as a JWK Set. Without it they are fetched.",
+            help="The public keys as a JWK Set. Without this option, the service fetches the keys.",
             show_default=False,
         ),
     ] = None,
     tenant: Tenant = None,
 ) -> None:
-    """Add an issuer, or replace the one with this name. The keys of its workloads end."""
+    """Add an issuer, or replace the issuer of this name. Its workloads' API keys end."""
     keys = None
     if jwks is not None:
         keys = whole(jwks, invocation, MAX_JWKS, "name a file with fewer keys").decode()

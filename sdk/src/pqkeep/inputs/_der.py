@@ -12,7 +12,7 @@ _MOST_ELEMENTS = 64
 ten.
 """
 _LONGEST_IDENTIFIER = 64
-"""The most bytes of an object identifier. Those of keys have fewer than twenty."""
+"""The most bytes of an object identifier. Real keys' identifiers have fewer than twenty."""
 _TWO = 2
 """The first two arcs share one number. Arcs 0 and 1 have 40 numbers each; the rest belongs to arc
 2.

@@ -445,7 +445,7 @@ def _akp(algorithm: str, values: Mapping[str, object]) -> Seen:
             what=f"a private key of {title(algorithm)} (JWK)",
         )
     if public_key is None:
-        raise TextError("it has neither pub nor priv")
+        raise TextError("it has no pub and no priv")
     kid = values.get("kid")
     is_shown = isinstance(kid, str) and re.fullmatch(r"[A-Za-z0-9._:=-]{1,64}", kid)
     return PublicKey(
@@ -546,7 +546,7 @@ def _der_step(error: _der.DerError, options: str) -> str | None:
 
 
 def _looks_like_key(data: bytes) -> bool:
-    """Return True if data begins like a key in DER. Such data is then not taken for raw key bytes."""
+    """Return True if data begins like a key in DER. Such data is not read as raw key bytes."""
     head = 2 + (data[1] & 0x7F if len(data) > 1 and data[1] & 0x80 else 0)
     rest = data[head : head + 8]
     is_identifier = rest[:1] == b"\x30" and rest[2:3] == b"\x06"

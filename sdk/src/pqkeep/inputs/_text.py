@@ -127,7 +127,7 @@ def json_value(text: str) -> object:
 
 
 def _decoded(data: bytes, encoding: str) -> str | None:
-    """Decode text. None if it is not text, or looks like UTF-16 only by chance."""
+    """Decode text. Return None if it is not text, or looks like UTF-16 only by chance."""
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError:

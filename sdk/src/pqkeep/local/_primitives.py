@@ -122,7 +122,7 @@ LARGEST_KEY_VERSION = (1 << 32) - 1
 def encapsulate(*, public_key: bytes, algorithm: str, key_version: int) -> Encapsulation:
     """Make a new shared secret of 32 bytes, like ``client.kem.encapsulate``, but on this machine.
 
-    Raises ValueError if an argument is invalid, or the public key is not of the algorithm.
+    Raises ValueError for an invalid argument, or a public key of another algorithm.
     """
     algorithm = canonical(algorithm)
     if algorithm not in KEMS:

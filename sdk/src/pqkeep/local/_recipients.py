@@ -98,7 +98,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """A public key to encrypt to, with the names by which its owner finds the private key.
+    """A public key to encrypt to. Keyring, algorithm and version tell its owner the private key.
 
     Raises ValueError for an invalid keyring name. An invalid public key raises it during
     encryption.

@@ -137,7 +137,7 @@ def _limits(
 
 
 def written_scope(scope: Scope) -> dict[str, object]:
-    """Return a scope as it is sent."""
+    """Return the text that is sent for a scope."""
     return {name: list(value) for name, value in asdict(scope).items() if value is not None}
 
 

@@ -386,9 +386,10 @@ class Keyrings(Generic[T_co]):
         deletion_allowed: bool | None = None,
         retired_public_keys_allowed: bool | None = None,
     ) -> Call[Keyring]:
-        """Change the named fields. New labels or purposes replace all old ones.
+        """Change the named fields.
 
-        0 days mean never. A minimum version of 0 allows all versions, except disabled ones.
+        Given labels or purposes replace all labels or purposes. 0 days mean never. A minimum
+        version of 0 allows all versions except disabled ones.
         """
         body = _settings(
             description,

@@ -1,6 +1,6 @@
-"""The members of a tenant, its invitations, and the search, for operators.
+"""The members of a tenant, its invitations, and the operators' search.
 
-All need the operator's credential. People use the portal, and API keys are refused.
+All calls need the operator's credential. People use the portal, and API keys are refused.
 """
 
 from dataclasses import dataclass
