@@ -47,9 +47,10 @@ BY_TURNS = {
     "test_a_version_that_does_not_exist_is_404": 5,
     "test_an_algorithm_does_only_its_own_operations": 3,
 }
-"""Tests of tests/contract for every operation and every value, and the distance between cases.
+"""Tests of tests/contract for every operation and every value, and the step between cases.
 
-The distance divides neither number, so each operation and each value occurs."""
+The step divides neither number. So each operation and each value occurs.
+"""
 
 
 def require_listed_tests(root: Path) -> None:

@@ -158,7 +158,7 @@ def _other(character: bytes) -> bytes:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector.name for vector in VECTORS])
 def test_vectors_of_age(vector: Path, installation: Installation, run: Run, tmp_path: Path) -> None:
-    """Each vector with its key in pqkeep opens, or is refused, as with age's own key."""
+    """Each vector's key in pqkeep opens the file, or refuses it, exactly like age's own key."""
     head, _, content = vector.read_bytes().partition(b"\n\n")
     fields = [line.split(": ", 1) for line in head.decode().splitlines()]
     facts = dict(fields)

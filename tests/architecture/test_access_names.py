@@ -1,4 +1,4 @@
-"""The tables of scopes and of proofs name the operations that are served, and no other."""
+"""The tables of scopes and of proofs have exactly the served operations."""
 
 from __future__ import annotations
 

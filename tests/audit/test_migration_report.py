@@ -341,9 +341,9 @@ def _two_components(cbom: Json) -> None:
         ("campaigns.json", _another_scan, "inserted", "no record has the scan of cards"),
         ("campaigns.json", _fewer_left, "wrong-number", "say 1 left, not 0"),
         ("campaigns.json", _another_target, "edited", "the campaign cards"),
-        ("rules.json", _an_invented_rule, "edited", "the rules are not those"),
-        ("rules.json", _another_date, "edited", "the rules are not those of record"),
-        ("rules.json", _no_rule, "edited", "the rules are not those of record"),
+        ("rules.json", _an_invented_rule, "edited", "the rules differ from"),
+        ("rules.json", _another_date, "edited", "the rules differ from record"),
+        ("rules.json", _no_rule, "edited", "the rules differ from record"),
         ("cbom.json", _an_active_key_in_the_cbom, "edited", "default/Kyber768/1"),
         ("inventory.json", _two_of_a_key, "inserted", "is there twice"),
         ("inventory.json", _another_of_more_principals, "wrong-count", "api-key:7"),
@@ -431,7 +431,7 @@ def test_values_of_other_types_are_findings(report: Path) -> None:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each place of a value: its holder, and its name or number."""
+    """Yield each place of a value: its container, and its name or index there."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for name, part in items:
         yield value, name

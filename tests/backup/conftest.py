@@ -119,7 +119,7 @@ QUICK = tuple(
     for algorithm in CURRENT
     if ALGORITHMS[algorithm].standard != "FIPS 205" or algorithm is Algorithm.SLH_DSA_SHA2_128F
 )
-"""The algorithms without the slow ones, which need up to a second for a signature."""
+"""All algorithms except the slow ones, which need up to a second for a signature."""
 
 
 @dataclass
@@ -181,7 +181,7 @@ def ask_file() -> Callable[..., list[tuple[Any, ...]]]:
 
 @dataclass(frozen=True)
 class Migration:
-    """A tenant that moves from an algorithm to another, and what the API says of it."""
+    """A tenant that moves from one algorithm to another, and the API's facts about the move."""
 
     tenant_id: str
     api_key: str

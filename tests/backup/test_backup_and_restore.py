@@ -537,7 +537,7 @@ def test_a_database_that_is_not_empty(
 
 
 def test_a_backup_without_a_key_service(backup: Backup) -> None:
-    """Without a running key service, the backup is made without a record, and the command says so."""
+    """Without a running key service, the log has no record of the backup. The command says so."""
     assert backup.file.stat().st_size
     assert "complete, but the key service did not record it: the key service does" in backup.said
 

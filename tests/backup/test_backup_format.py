@@ -81,7 +81,7 @@ def test_every_byte_of_a_backup(file: Path) -> None:
 
 
 def test_the_tag_of_a_backup() -> None:
-    """HMAC and key derivation equal those of the vector."""
+    """HMAC and key derivation equal the vector's values."""
     tag = Sealer({1: Secret(ROOT_KEY)}).backup_tag(1, bytes(32))
     assert tag.hex() == VECTOR["tag_of_zeros"]
 

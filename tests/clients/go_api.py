@@ -104,7 +104,7 @@ def _operation(operation: Json, name: str, schemas: Json, *, is_change: bool) ->
 
 
 def _result(operation: Json, name: str, schemas: Json) -> tuple[str, str]:
-    """Return the content type of a success, and the name of the schema of its data."""
+    """Return the content type of a success response, and the name of its data's schema."""
     success = next(
         operation["responses"][status]
         for status in ("200", "201", "202")

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 def ask(port: int, done: Event, responses: SimpleQueue[list[Sample]]) -> None:
-    """Return the latencies before the attack, and until its end."""
+    """Return the latencies before the attack and during it."""
     responses.put(_ask(port, done, USUAL_SECONDS))
     responses.put(_ask(port, done, float("inf")))
 

@@ -72,7 +72,7 @@ OUTSIDE: tuple[Callable[[Client], None], ...] = (
 
 @pytest.mark.threat("stranger")
 def test_a_client_that_does_no_more_is_hung_up_on(secured: Gateway) -> None:
-    """A client that stops in its handshake or after it is disconnected in time."""
+    """A client that stops during or after its handshake is disconnected in time."""
     with ExitStack() as stack:
         clients = []
         for do in INSIDE:

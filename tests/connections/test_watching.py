@@ -107,7 +107,7 @@ async def test_each_request_has_its_own_time(setting: Setting) -> None:
 
 
 async def test_each_pause_between_requests_has_its_own_time(setting: Setting) -> None:
-    """A connection that was idle at two checks, but used between them, stays open."""
+    """A connection that was idle at two checks, but in use between them, stays open."""
     setting.connection.data_received(HALF + REST)
     await setting.finish()
     assert setting.ended_at(100.0, 164.0) == ""

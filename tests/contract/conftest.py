@@ -125,7 +125,7 @@ BEFORE_A_DATABASE = frozenset(
         "test_reference_page.py",
     }
 )
-"""Cases that end before the database, which need no second kind of database."""
+"""Cases that end before they reach the database. They run with one kind of database only."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

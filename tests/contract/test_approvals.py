@@ -115,7 +115,7 @@ def test_these_operations_need_approval() -> None:
 
 @pytest.mark.threat("one-malicious-administrator")
 def test_every_door_asks(team: Team) -> None:
-    """Each request waits, changes nothing, and is approved by another owner only."""
+    """Each request waits without any change. Only another owner can approve it."""
     keys, members = team.ada.get("/kms/keys", all_keyrings=True), team.ada.get("/team/members")
     asked = {name: _asked(team.ada, *sent) for name, sent in team.requests().items()}
     assert team.ada.get("/kms/keys", all_keyrings=True) == keys

@@ -507,7 +507,10 @@ def test_the_whole_log_without_proofs(
 def test_evidence_of_a_query(
     operator: Caller, tenant: Caller, refused: Refused, tmp_path: Path
 ) -> None:
-    """An export with filters has all matching records, verifies offline, and misses none unseen."""
+    """A filtered export has all matching records and verifies offline.
+
+    A missing record is detected.
+    """
     sign(operator)
     keys, file = tmp_path / "keys.json", tmp_path / "evidence.jsonl"
     keys.write_bytes(operator.ask("GET", "/audit/keys").content)

@@ -176,7 +176,7 @@ def test_what_is_no_item_is_refused_alone(world: World, item: object) -> None:
 
 @pytest.mark.parametrize("name", ["surprise", "plaintext", "reference"])
 def test_what_cannot_count_for_all_is_refused(world: World, refused: Refused, name: str) -> None:
-    """Unknown fields beside the items, large ones and references there are 400."""
+    """In a batch, unknown fields beside the items, and large items and references, are 400."""
     response = world.caller.ask("POST", "/kem/encrypt/batch", {"items": [{}], name: "AAAA"})
     assert refused(response) == (400, "ERR_KEM_001", name)
 

@@ -239,7 +239,10 @@ def test_a_name_that_is_there_twice_has_the_operation_s_code(
 def test_what_a_body_is_instead_of_an_object_is_said(
     world: World, content: bytes, said: str
 ) -> None:
-    """The message names the kind of the body, or the place of the syntax error, without quoting it."""
+    """The message names the kind of the body, or the place of the syntax error.
+
+    It quotes nothing.
+    """
     response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
     assert refusal_of(response) == INVALID
     assert said in response.json()["error"]["message"]

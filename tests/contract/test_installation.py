@@ -11,7 +11,7 @@ from tests.patience import PATIENCE
 
 
 def test_the_state_of_an_installation(operator: Caller, new_tenant: Callable[..., Caller]) -> None:
-    """All parts are ready, and log, root key, mail, operators and tenants are correct."""
+    """All parts are ready. Log, root key, mail, operators and tenants have the right values."""
     new_tenant()
     deadline = time.monotonic() + PATIENCE
     while not (before := operator.get("/installation"))["log"]["checkpoint_size"]:

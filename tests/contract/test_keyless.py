@@ -76,7 +76,7 @@ def test_they_leave_no_record(new_tenant: NewTenant) -> None:
 
 @pytest.mark.threat("scoped-api-key")
 def test_a_scope_names_them(new_tenant: NewTenant, installation: Any) -> None:
-    """A scope of all keyrings can allow these functions, and a scope of some keyrings cannot."""
+    """A scope for all keyrings can allow these functions. A scope for some keyrings cannot."""
     caller = new_tenant()
     for scope, allowed in (
         ({"operations": ["hash"]}, {"/tools/hash"}),

@@ -310,7 +310,7 @@ def test_a_prefix_is_no_pattern(tenant: Caller, prefix: str) -> None:
 def test_a_place_in_a_list_is_a_name_and_no_more(
     tenant: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A place from another tenant's list, or without a keyring, lists one's own keyrings."""
+    """A position from another tenant's list, or without a keyring, lists one's own keyrings."""
     other = new_tenant()
     for caller, name in ((tenant, "b"), (other, "a.secret"), (other, "c")):
         caller.post("/kms/keyrings", {"name": name}, status=201)
@@ -479,7 +479,10 @@ def test_deletions_and_restores_at_once_take_turns(
 
 
 def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:
-    """The error names policy and field, JWKS omits the key, and a lower minimum allows it again."""
+    """The error names policy and field, and JWKS omits the key.
+
+    A lower minimum allows the key again.
+    """
     tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
     named, signing = KYBER | {"keyring": CARDS}, {"algorithm": "Dilithium3", "keyring": CARDS}
     for body in (named, signing):

@@ -65,7 +65,7 @@ def test_neither_of_two_counts(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """Two people's tokens in one request open neither account, in any order or header."""
+    """If a request has two people's tokens, it opens no account, in any order or header."""
     mine, others = (
         f"{ACCESS}={new_person(new_tenant().tenant_id).client.cookies[ACCESS]}" for _ in range(2)
     )

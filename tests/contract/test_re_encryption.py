@@ -20,7 +20,7 @@ ROW, OTHER_ROW = "cm93LTE=", "cm93LTI="
 
 @pytest.fixture(scope="module")
 def mover(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant with two versions of one key, a key of another algorithm, and one in another keyring."""
+    """A tenant with two versions of a key, a key of another algorithm, and one elsewhere."""
     tenant = new_tenant()
     for algorithm in (KEM, HYBRID):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)

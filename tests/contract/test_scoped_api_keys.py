@@ -267,7 +267,7 @@ def test_re_encryption_needs_both_keys(limited: Limited, tenant: Caller) -> None
 def test_what_must_be_named_is_in_no_wildcard(
     limited: Limited, tenant: Caller, installation: Installation
 ) -> None:
-    """Without a scope that names it, an API key cannot delete keyrings or grant that."""
+    """Without a scope that names the deletion, an API key cannot delete keyrings or grant it."""
     name, keys = "to-delete", f"/tenants/{tenant.tenant_id}/api-keys"
     made = {"name": name, "deletion_allowed": True}
     others = [group.value for group in Group if group is not Group.DELETE_KEYRINGS]
@@ -495,7 +495,10 @@ def test_an_expired_api_key_is_unknown(limited: Limited, tenant: Caller) -> None
 def test_an_api_key_from_elsewhere_is_unknown_and_recorded(
     limited: Limited, tenant: Caller
 ) -> None:
-    """Outside its networks an API key is 401 like an unknown one, and the owner gets a record."""
+    """From outside its networks, an API key gets 401 like an unknown one.
+
+    The owner gets a record.
+    """
     caller = limited(name="elsewhere", allowed_addresses=["192.0.2.0/24"])
     responses = [caller.ask("GET", path) for path in ("/kms/keys", "/usage", "/billing/plans")]
     assert {_ended(each) for each in responses} == {(401, "ERR_AUTH_001", None)}

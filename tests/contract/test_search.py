@@ -35,7 +35,7 @@ def test_each_role_finds_what_it_may_read(installation: Installation) -> None:
 
 
 def test_records_are_found_by_number_and_by_request_id(installation: Installation) -> None:
-    """A record is found by its number and by its whole request id, by its tenant and by operators."""
+    """A record is found by its number and by its whole request id, by tenant and operator."""
     tenant = installation.new_tenant()
     created = tenant.ask("POST", "/kms/keyrings", {"name": "found"})
     request_id = created.json()["request_id"]

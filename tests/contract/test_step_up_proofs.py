@@ -1,4 +1,4 @@
-"""The proof for each sensitive operation, and that forms are checked before it."""
+"""The proof that each sensitive operation needs. Forms are checked before the proof."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REMOVALS = {
     *("cancel_subscription", "remove_webhook", "revoke_api_key"),
     "remove_workload_issuer",
 }
-"""Operations that come after those on the same object or session."""
+"""Operations that follow other operations on the same object or session."""
 RULES = {"put_rule", "put_rules", "delete_rule"}
 """Operations that only an operator can undo."""
 
@@ -131,9 +131,9 @@ def test_a_keyring_whose_keys_are_archived_takes_a_token(prepared: Prepared) -> 
 def test_without_a_proof_of_this_session_nothing_is_done(
     prepared: Prepared, new_person: Callable[..., Caller], installation: Installation
 ) -> None:
-    """A proof of another session or person, an ended one, and a missing one do nothing.
+    """A proof from another session or person, an expired proof, and a missing proof have no effect.
 
-    Of seven wrong proofs, an operation gets two or three.
+    Of seven wrong proofs, an operation is tested with two or three.
     """
     owner = prepared.owner
     email = owner.get("/auth/me")["email"]
@@ -163,7 +163,10 @@ def test_without_a_proof_of_this_session_nothing_is_done(
 
 
 def test_a_proof_covers_what_the_table_says(prepared: Prepared) -> None:
-    """A session's proof allows the operations that it covers, and asks a token for all others."""
+    """A session's proof allows the operations that it covers.
+
+    All other operations ask for a token.
+    """
     owner = prepared.owner
     proof = _proof(owner)
     for name in ROWS.keys() - COVERED_BY_PROOF:

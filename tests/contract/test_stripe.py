@@ -390,7 +390,7 @@ def test_a_signature_that_is_too_old(shop: Shop, tenant: Caller, refused: Refuse
 
 
 def test_valid_webhooks_are_not_limited(shop: Shop, tenant: Caller) -> None:
-    """Signed webhooks from one address may exceed the limit of unsigned ones."""
+    """An address that exceeds the limit of unsigned webhooks can still send signed ones."""
     event = _event(CREATED, _subscription(tenant))
     for _ in range(UNVERIFIED.events + 10):
         shop.apply_notice(event)
@@ -516,7 +516,7 @@ def test_a_new_subscription_after_an_old_one(shop: Shop, tenant: Caller) -> None
 
 
 def test_another_tenant_s_subscription(shop: Shop, tenant: Caller) -> None:
-    """An event with one tenant's subscription and another tenant's name changes neither tenant."""
+    """An event with one tenant's subscription and another tenant's name changes no tenant."""
     other = shop.installation.new_tenant("free")
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))

@@ -98,7 +98,10 @@ def tenant(operator: Caller, new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def test_after_a_subscription_keys_are_kept_in_order(tenant: Caller) -> None:
-    """Keys can be rotated, listed and retired; new ones only with free's algorithms."""
+    """Keys can be rotated, listed and retired.
+
+    New keys can only have the free plan's algorithms.
+    """
     assert tenant.post("/kms/keys/rotate", X_WING, status=201)["key_version"] == 2
     tenant.post("/kms/keys/retire", {**X_WING, "key_version": 2})
     assert tenant.get("/kms/keys")["total"] == 2

@@ -166,7 +166,7 @@ def test_another_tenant_s_member_is_not_found(
     password: str,
     refused: Refused,
 ) -> None:
-    """A member of another tenant is 404, with or without its tenant's name, and is unchanged."""
+    """A member of another tenant is 404, with and without that tenant's name, and is unchanged."""
     other = new_person(new_tenant().tenant_id)
     new_person(other.tenant_id)
     theirs = _id(other)
@@ -182,7 +182,10 @@ def test_another_tenant_s_member_is_not_found(
 def test_who_changes_whom(
     owner: Caller, new_person: Callable[..., Caller], password: str, by: str
 ) -> None:
-    """Owners change and remove all members, admins all except owners, and other roles none."""
+    """Owners change and remove all members.
+
+    Admins do so for all except owners. Other roles cannot.
+    """
     acting = new_person(owner.tenant_id, by)
     for whom in ROLES:
         theirs = _id(new_person(owner.tenant_id, whom))
@@ -380,7 +383,7 @@ def test_an_invitation_does_not_tell_who_has_an_account(
     installation: Installation,
     password: str,
 ) -> None:
-    """Inviting a member of another tenant looks the same, and their acceptance is 409."""
+    """Inviting a member of another tenant looks like any invitation. Its acceptance gives 409."""
     known = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": known, "role": "viewer"}
@@ -432,7 +435,7 @@ def test_admins_replace_no_owner_s_invitation(
 def test_an_accepted_invitation_waits_no_longer(
     owner: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """A person who joined is listed as a member, not as invited."""
+    """A person who joined is listed as a member, and no longer as invited."""
     new_person(owner.tenant_id, "viewer")
     assert owner.get("/team/invitations") == {"invitations": [], "total": 0}
 

@@ -78,7 +78,10 @@ def test_a_change_of_plan_is_effective_at_once(
 def test_the_quota_of_api_keys_follows_the_plan(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A better plan allows more API keys; after a downgrade they can rotate, but none is created."""
+    """A better plan allows more API keys.
+
+    After a downgrade they can be rotated, but not created.
+    """
     tenant = new_tenant("free")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post(path, status=201)

@@ -243,7 +243,7 @@ def test_a_name_that_no_key_can_have(ask: Ask) -> None:
 
 
 def test_the_settings_of_a_key(tenant: Caller, ask: Ask, name: str) -> None:
-    """Settings are those of the keyring, numbers and periods in Vault's forms."""
+    """Settings equal the keyring's settings. Numbers and periods have Vault's forms."""
     path = f"transit/keys/{name}"
     assert _data(ask("POST", f"{path}/rotate"))["latest_version"] == 2
     sent = {"min_decryption_version": "1", "min_encryption_version": 2, "auto_rotate_period": "48h"}

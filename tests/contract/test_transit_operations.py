@@ -233,7 +233,7 @@ def test_derived_keys_need_their_context(transit: Transit) -> None:
 
 
 def test_batches_keep_order_and_references(transit: Transit) -> None:
-    """Each item has its own result or error, and the status shows whether some failed."""
+    """Each item has its own result or error. The status shows whether any item failed."""
     items = [{"plaintext": TEXT, "reference": "a"}, {"plaintext": "@@", "reference": "b"}]
     good, bad = items[:1], items[1:]
     status, [first, second] = transit.batch("encrypt/orders", items)
@@ -418,7 +418,10 @@ def test_a_scope_allows_what_it_names(
     ("bits", "size"), [(128, 16), (256, 32), (512, 64), ("256", 32), (None, 32)]
 )
 def test_data_keys(bits: object, size: int, transit: Transit) -> None:
-    """A data key has its bits, and decrypt opens it; wrapped has no plaintext."""
+    """A data key has the requested bits, and decrypt opens it.
+
+    For wrapped, no plaintext is returned.
+    """
     bound = {"associated_data": OTHER}
     made = transit.data("datakey/plaintext/orders", {"bits": bits, **bound})
     assert len(b64decode(made["plaintext"])) == size
@@ -587,7 +590,7 @@ def test_random_bytes(transit: Transit) -> None:
 
 
 def test_a_refused_encryption_creates_no_key(transit: Transit, tenant: Caller) -> None:
-    """Encrypt creates a key only if it encrypts something, and only with a valid name."""
+    """Encrypt creates a key only if it encrypts a value, and only for a valid name."""
     for body in (
         {},
         {"plaintext": "%"},

@@ -113,7 +113,10 @@ def test_urls_that_are_not_public_are_refused(owner: Caller, url: str) -> None:
 def test_webhooks_have_limits_and_belong_to_their_tenant(
     tenant: Caller, owner: Caller, new_tenant: Callable[..., Caller], new_person: Any
 ) -> None:
-    """Names are unique, ten are the most, developers see none, and others' webhooks are 404."""
+    """Names are unique, and ten is the most.
+
+    Developers see no webhooks, and other tenants get 404.
+    """
     created = create(owner)
     again = owner.ask_proven("POST", PATH, {"name": "on-call", "url": URL})
     assert refusal_of(again) == (409, "ERR_CONFLICT_001", "name")

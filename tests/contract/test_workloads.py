@@ -226,7 +226,7 @@ def test_a_text_that_is_no_token(site: Site, text: str) -> None:
 
 
 def test_critical_headers_and_other_types_are_refused(site: Site) -> None:
-    """A token with a critical extension, or of another type of statement, is no workload's token."""
+    """A token with a critical extension is refused. A token of another type is refused too."""
     wanted = (400, "ERR_INVALID_001", "subject_token")
     head, claims, signature = site.platform.token().split(".")
     del head

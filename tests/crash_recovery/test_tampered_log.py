@@ -213,7 +213,7 @@ def _copy(small_run: tuple[Report, Path], folder: Path) -> Path:
 
 @contextmanager
 def key_service(data: Path) -> Iterator[str | None]:
-    """Run a key service alone; yield its start error, or None."""
+    """Run only a key service. Yield its start error, or None."""
     output = data / "output"
     with running_key_service(Layout(data).key_service_settings, output) as process:
         deadline = time.monotonic() + PATIENCE

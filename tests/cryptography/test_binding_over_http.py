@@ -256,7 +256,7 @@ def test_scopes_are_asked_for_what_the_envelope_names(
 def test_envelopes_and_supplied_keys_in_a_batch(
     post: Post, new_post: Callable[[Algorithm], tuple[Post, bytes]]
 ) -> None:
-    """Each item can have its own envelope or its own public key."""
+    """Each item can have its own envelope, or its own public key."""
     envelopes = [_envelope(post, algorithm) for algorithm in ENCRYPTING]
     items: list[Body] = [{"envelope": each} for each in envelopes]
     response = post("/kem/decrypt/batch", {"items": [*items, {"envelope": "pqk1."}]})
@@ -351,7 +351,7 @@ TAKES_A_KEY: dict[str, tuple[str, Body, Algorithm]] = {
 
 @pytest.mark.parametrize("path", TAKES_A_KEY)
 def test_a_key_that_cannot_be(path: str, post: Post) -> None:
-    """A malformed or mismatched key, or one beside a version or in an envelope, has its code."""
+    """A malformed, mismatched or ambiguous public key is refused with its error code."""
     code, body, algorithm = TAKES_A_KEY[path]
     size = ALGORITHMS[algorithm].public_key_size
     good = bytes(size)

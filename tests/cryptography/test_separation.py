@@ -156,7 +156,7 @@ def test_a_wrapped_key_opens_under_its_own_version_only(
 def test_secrets_are_of_one_version_and_one_tenant(
     algorithm: Algorithm, execute: Execute, rotated: TenantId, tenant: TenantId
 ) -> None:
-    """An encapsulation gives its secret to its own key only. Any other key gets another secret."""
+    """Only the right key recovers an encapsulated secret. Any other key gives another secret."""
     (made,) = execute([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
     assert isinstance(made, Encapsulated)
     secrets = [

@@ -2,7 +2,7 @@
 
 The third is the package slh-dsa, with raw keys and contexts. It is slow (seconds for the small
 sets): ``make test`` signs with 128f only, PQKEEP_EXHAUSTIVE with all sets. Our own signatures take
-up to a second, so tests that do not change them share them.
+up to a second, so tests share signatures that they do not change.
 """
 
 import os
@@ -152,9 +152,9 @@ def test_our_signatures_hold_in_an_independent_implementation(
 def test_signatures_over_digests_hold_in_an_independent_implementation(
     algorithm: Algorithm, signed: Signed, count_known_answers: Count
 ) -> None:
-    """Signatures of sign-hash verify there with the documented layout.
+    """The independent verifier accepts signatures of sign-hash, by the documented layout.
 
-    Each hash function is tested with 128f, the fastest set, and one with the others.
+    Each hash function is tested with 128f, the fastest set, and one function with the other sets.
     """
     used = HashAlgorithm if algorithm is FASTEST else (HashAlgorithm.SHA_384,)
     for hash_algorithm in used:

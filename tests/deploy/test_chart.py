@@ -304,7 +304,7 @@ def test_a_network_policy_closes_every_pod(name: str) -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_service_leads_to_no_pod_of_a_job(name: str) -> None:
-    """Services select pods of gateways and key services, never those of jobs and tests."""
+    """Services select the pods of gateways and key services, and no pods of jobs or tests."""
     objects = _objects(*VALUES[name])
     for pod_name, pod in _pods(objects).items():
         reached = {

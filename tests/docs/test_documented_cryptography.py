@@ -79,7 +79,7 @@ def changed(data: bytes, at: int) -> bytes:
 
 
 def each_changed(data: bytes, *borders: int) -> Iterator[bytes]:
-    """Return copies with one byte changed: first, middle, last, and at each border."""
+    """Return copies with one byte changed: first, middle, last, or at a border."""
     positions = {0, len(data) // 2, len(data) - 1}
     positions |= {at for border in borders for at in (border - 1, border)}
     for at in sorted(at for at in positions if at < len(data)):

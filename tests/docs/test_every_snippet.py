@@ -220,7 +220,7 @@ def test_cms_in_order(installation: Installation, shell: Shell, tmp_path: Path) 
 
 
 def test_kubernetes_encryption_in_order(installation: Installation, shell: Shell) -> None:
-    """The plugin's keyring is made with its label, and its key is rotated."""
+    """The plugin's keyring is created with its label. Later its key is rotated."""
     tenant = installation.new_tenant()
     for text in commands("kubernetes-encryption.md"):
         shell(text, installation.environment(tenant.api_key))

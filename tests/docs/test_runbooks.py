@@ -75,7 +75,7 @@ RUNBOOKS: Mapping[str, str] = {
     "An upgrade failed": "tests/docs/test_runbooks.py::test_a_failed_upgrade",
     "A clock is wrong": "tests/watchers/test_alerts.py::test_a_wrong_clock",
 }
-"""Each section, and the test that causes its fault and follows it."""
+"""Each section of the runbooks, with the test that causes its fault and follows its steps."""
 
 
 def test_each_runbook_has_a_test() -> None:
@@ -165,7 +165,7 @@ def test_a_failed_upgrade(start: Callable[..., Installation], shell: Shell, tmp_
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_the_only_owner(installation: Installation, shell: Shell, tmp_path: Path) -> None:
-    """The operator makes a second owner, removes the first, and invites the address again."""
+    """The operator makes a second owner, removes the first, and invites the first owner again."""
     tenant = installation.new_tenant()
     installation.person(tenant.tenant_id, email="only@example.org")
     (tmp_path / "operator.key").write_text(installation.ready["operator_key"])

@@ -67,7 +67,7 @@ class Walk:
         return {"X-Step-Up-Token": self.note("a step-up token", token)}
 
     def come_in(self, tenant_id: str) -> None:
-        """Accept one of two invitations, and try it again."""
+        """Accept one of two invitations, and try to accept it a second time."""
         for _ in range(2):
             path = f"/tenants/{tenant_id}/invitations"
             fields = {"email": self.email, "role": "owner"}

@@ -1,4 +1,4 @@
-"""``pqkeepd dev`` as a program: its ready file, end, restart, and errors."""
+"""``pqkeepd dev`` as a program: its ready file, its end, its restart, and its errors."""
 
 from __future__ import annotations
 

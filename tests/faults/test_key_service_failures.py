@@ -136,7 +136,7 @@ def test_refusals(
     kind: ErrorKind,
     expected: tuple[int, str],
 ) -> None:
-    """Each refusal has its status, and Retry-After if a retry can succeed."""
+    """Each refusal has its status. It has Retry-After if a retry can succeed."""
     client = lie(lambda call: Refusal(call.id, kind))
     for path, body in (ENCRYPT, SIGN, VERIFY):
         answer = client.post(path, json=body)

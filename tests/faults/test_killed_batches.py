@@ -1,4 +1,4 @@
-"""kill -9 during batches: each acknowledged item has its record, and none is half done."""
+"""After kill -9 during batches, each acknowledged item has its record, and no item is half done."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Failover:
     seen: Sequence[tuple[float, int]]
     killed_at: float
     rest: Counter[int]
-    """Statuses of 60 requests of a tenant that had sent 60 before, within a minute."""
+    """The statuses of 60 requests. Their tenant had sent 60 others within the last minute."""
     is_alone: bool
     """Whether there was no other failover: a starved primary is replaced, too."""
 
@@ -197,7 +197,7 @@ def with_shares(
 def test_shares_hold_without_a_store(
     with_shares: tuple[list[object], dict[str, str], int, ExitStack],
 ) -> None:
-    """Each gateway admits its share, and a revocation holds with the next request on all."""
+    """Each gateway admits its share. A revocation applies to the next request on every gateway."""
     gateways, operator, port, valkey = with_shares
     exact, revoked, later = (new_tenant(gateways, operator) for _ in range(3))  # type: ignore[arg-type]
     for shared in (revoked, later):

@@ -148,7 +148,7 @@ def test_a_part_that_is_away_is_named(
     reasons: set[str],
     degraded: set[str],
 ) -> None:
-    """/readyz names it, /livez is 200, and all recovers by itself."""
+    """/readyz names the failed part, /livez is 200, and all recovers without help."""
     parts.wait_for(200, set(), set())
     with away(parts):
         parts.wait_for(status, reasons, degraded)

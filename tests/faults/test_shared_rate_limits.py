@@ -117,7 +117,7 @@ def test_other_scopes_hold_on_every_gateway_at_once(shared_gateways: SharedGatew
 def test_a_redis_that_forgot_makes_no_revoked_key_valid(
     shared_gateways: SharedGateways, server: redis.Redis
 ) -> None:
-    """A gateway that missed a revocation, before Redis lost its data, still refuses the key."""
+    """A gateway that missed a revocation, as Redis lost its data, still refuses the API key."""
     for gateway in shared_gateways.all:
         gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
     path = _path(shared_gateways, "/api-keys/1")

@@ -1,8 +1,4 @@
-"""Runs tests in forks of a process that has imported the libraries, which saves most of the time.
-
-Each line of standard input is a JSON array: seconds of CPU time, and the tests. The reply is a
-line: 0 if they pass, else another number, and the seconds of CPU time.
-"""
+"""Return 0 if the tests pass, else another number, and the seconds of CPU time."""
 
 from __future__ import annotations
 

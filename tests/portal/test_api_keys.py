@@ -348,7 +348,7 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
     visit_as: SignedIn,
     flood: Callable[[Caller], Counter[int]],
 ) -> None:
-    """With the rate limit used up, the owner's pages still open, name the API key, and revoke it."""
+    """With a used-up rate limit, the owner can still open the pages and revoke the API key."""
     tenant = installation.new_tenant("free")
     owner = installation.person(tenant.tenant_id)
     path = f"/tenants/{tenant.tenant_id}/api-keys"

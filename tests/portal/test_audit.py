@@ -182,7 +182,10 @@ def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
 
 
 def test_records_are_said_in_words(installation: Installation) -> None:
-    """An API key is marked as one, an outcome has words beside its code, and a person is an address."""
+    """An API key is marked as such.
+
+    An outcome has words beside its code. A person has an address.
+    """
     tenant = installation.new_tenant()
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
     tenant.refusal("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})

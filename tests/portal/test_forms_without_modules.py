@@ -113,7 +113,7 @@ def _paths(who: str, caller: Caller) -> list[str]:
 @pytest.mark.threat("page-addresses")
 @pytest.mark.parametrize("who", ["", "owner", "operator"])
 def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -> None:
-    """Only filters put fields into the address, and no button works before its module."""
+    """Only filters put fields into the address. No button works before its module is loaded."""
     seen = 0
     for path in _paths(who, people[who]):
         response = get_page(people[who], path.partition("#")[0])
@@ -288,7 +288,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 def test_a_form_of_another_site_is_refused(
     installation: Installation, headers: dict[str, str], status: int
 ) -> None:
-    """The address accepts forms of its own pages only, and no response quotes the form."""
+    """The address accepts forms of its own pages only. No response quotes a form's values."""
     response = httpx2.post(
         installation.base_url + ACTION,
         content=f"password={SECRET}",

@@ -83,7 +83,7 @@ def test_a_key_is_imported_by_what_the_page_made(
 def test_an_import_key_that_was_not_used_ends(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """Its remaining time counts down on the page, until the page shows that it has expired."""
+    """The page counts down the remaining time, and then shows that the import key has expired."""
     tenant = installation.new_tenant()
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     page = visit_as(installation.person(tenant.tenant_id), is_fresh=True).open(PATH)

@@ -143,7 +143,7 @@ def test_a_public_key_is_downloaded_in_standard_forms(
 
 
 def test_the_key_set_of_a_keyring_is_downloaded(world: World) -> None:
-    """The JWKS link has the verifying keys, without disabled ones and scheduled archives."""
+    """The JWKS link has the verifying keys. Disabled keys and scheduled archives are not in it."""
     text = get_page(world.person, "/portal/keys").text
     (path,) = re.findall(r'href="([^"]+)" download="jwks.json"', text)
     (key,) = get_page(world.person, path).json()["keys"]
@@ -205,7 +205,7 @@ def test_filters_find_nothing_something_and_errors(world: World) -> None:
 
 
 def test_a_key_that_is_to_be_destroyed_is_not_said_to_work(world: World) -> None:
-    """A retired key verifies; after its destruction is scheduled, it does nothing."""
+    """A retired key can still verify. After its destruction is scheduled, it can do nothing."""
     works, refused = "It verifies old signatures", "Every use is refused, unless you keep it"
     page = get_page(world.person, "/portal/keys/Dilithium3/2").text
     assert (refused in page, works in page) == (True, False)

@@ -56,7 +56,7 @@ def test_pages_can_be_read_without_javascript(
 
 
 def test_the_navigation_waits_on_a_phone(visit_as: SignedIn, installation: Installation) -> None:
-    """While modules load, the navigation is closed. Its button works even without them."""
+    """While modules load, the navigation is closed. Its button already works."""
     owner = installation.person(installation.new_tenant().tenant_id)
     visitor = visit_as(owner, phone=True)
     visitor.expected.append("ERR_FAILED")

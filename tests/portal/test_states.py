@@ -73,7 +73,7 @@ NOT_SAID = {
     ("/keys/{algorithm}/{version}", "list_key_usage"),
     ("/keyrings/{name}", "list_inventory"),
 }
-"""Pages and reads whose failure removes a part of the page without a message."""
+"""Pages with a read that may fail. The failure removes a part of the page, without a message."""
 EMPTY: Mapping[str, tuple[str, ...]] = {
     "/search": ("Nothing found",),
     "/operator": ("No named operators", "No sessions"),

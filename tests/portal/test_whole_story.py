@@ -303,7 +303,7 @@ def test_the_whole_story(
 def test_the_story_begins_over_https(
     visit: Visit, installation: Installation, secured_gateway: str
 ) -> None:
-    """With secure cookies: keys, a keyring, a trial, an API key, a proof, and a sign-out."""
+    """With secure cookies: keys, a keyring, a trial, an API key, a step-up, and a sign-out."""
     email = f"{uuid.uuid4()}@example.com"
     installation.person(installation.new_tenant().tenant_id, email=email)
     visitor = visit(secured_gateway, ignore_https_errors=True, asks_proof=True)

@@ -120,7 +120,7 @@ def test_a_role_is_changed_and_removed(installation: Installation, visit_as: Sig
 
 
 def test_a_viewer_sees_workloads_and_changes_none(installation: Installation) -> None:
-    """A role without the permission gets the lists, and no form, button or link to change them."""
+    """A role without the permission sees the lists, but no form, button or link to change them."""
     owner = installation.person(installation.new_tenant().tenant_id)
     trust(owner)
     viewer = installation.person(owner.tenant_id, "viewer")

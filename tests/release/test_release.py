@@ -201,7 +201,7 @@ def _key_file(folder: Path, key: mldsa.MLDSA65PrivateKey | ec.EllipticCurvePriva
 
 @pytest.mark.threat("changed-download")
 def test_the_sums_are_signed_by_the_named_key(tmp_path: Path) -> None:
-    """The signature is over the sums of all files, and no longer right when one of them changes."""
+    """The signature covers the sums of all files. After a change of any file it is wrong."""
     dist = tmp_path / "dist"
     dist.mkdir()
     (dist / "a.deb").write_bytes(b"a")

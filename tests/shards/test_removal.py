@@ -1,4 +1,4 @@
-"""The removal of a shard loses nothing that is needed, and its log stays."""
+"""The removal of a shard loses no needed data, and the shard's log stays."""
 
 from __future__ import annotations
 

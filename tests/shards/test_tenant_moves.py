@@ -100,7 +100,7 @@ class Load:
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path, count: int) -> None:
-    """Every ciphertext opens, responses are only results and 503, and both logs verify."""
+    """Every ciphertext opens. Responses are results or 503. Both logs verify."""
     tenants = [two_shards.new_tenant(name) for name in OTHER for _ in range(count)]
     for tenant in tenants:
         use(tenant)

@@ -91,7 +91,7 @@ class Load:
 
 
 def check(pair: Pair, load: Load) -> None:
-    """Each success has exactly one record, versions have no gaps, and one is active."""
+    """Each success has exactly one record. Versions have no gaps, and one version is active."""
     found = pair.sql(
         "SELECT request_id, count(*) FROM audit_records WHERE operation = 'encrypt'"
         " AND outcome = 'success' GROUP BY request_id"

@@ -50,7 +50,7 @@ def settings(server: Any, tmp_path: Path, name: str) -> Path:
 
 @contextmanager
 def sealed(settings: Path, *, is_new: bool = False) -> Iterator[httpx2.Client]:
-    """Run OpenBao with its storage and seal; yield a client when it is unsealed, unless new."""
+    """Run OpenBao with its storage and seal. Yield a client, unsealed unless the storage is new."""
     assert OPENBAO is not None
     output = settings.with_name("sealed")
     process = processes.start([OPENBAO, "server", f"-config={settings}"], output)

@@ -216,7 +216,7 @@ def test_update_key_configuration_beyond_the_latest_version(transit: Transit, ke
 
 
 def test_delete_key(transit: Transit, key: str) -> None:
-    """A key is deleted after its configuration allows it; then it is unknown, and not listed."""
+    """A key can be deleted after its configuration allows it. It is then unknown and not listed."""
     with pytest.raises(InvalidRequest) as error:
         transit.delete_key(key)
     assert "deletion is not allowed for this key" in refusal(error)
@@ -305,7 +305,7 @@ def test_encrypt_data_with_associated_data(transit: Transit, key: str) -> None:
 
 
 def test_encrypt_data_with_a_derived_key(transit: Transit, derived: str) -> None:
-    """A derived key needs a context, and a ciphertext opens with its own context only."""
+    """A derived key needs a context. A ciphertext opens only with its own context."""
     assert transit.read_key(derived)["data"]["derived"] is True
     with pytest.raises(InvalidRequest) as error:
         transit.encrypt_data(derived, TEXT)

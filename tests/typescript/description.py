@@ -1,7 +1,7 @@
 """The part of the OpenAPI description that the TypeScript client's types depend on.
 
-It has no texts, no examples, no refusals, and no operations that need a person's session. So a
-change of the documentation's words does not change the types.
+It leaves out texts, examples, refusals, and operations that need a person's session. So a change of
+the documentation's words does not change the types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each alert is silent in a healthy installation, and active once its fault is there.
+"""Each alert is silent in a healthy installation, and active as soon as its fault occurs.
 
 ``make watchers`` runs the faults in real installations. An alert's ``for`` is not waited for.
 """
@@ -258,7 +258,7 @@ def test_descriptors(healthy: Installation, prometheus: Prometheus) -> None:
 
 @shows("PqkeepRestarts")
 def test_killed_processes(healthy: Installation, prometheus: Prometheus) -> None:
-    """Processes that are killed as for their memory, twice, are noticed."""
+    """Alerts name processes that were killed twice, as if for their memory."""
     for _ in range(2):
         started = prometheus.value(STARTED)
         os.kill(key_service_of(healthy), signal.SIGKILL)
