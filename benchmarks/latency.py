@@ -296,7 +296,7 @@ def _histograms(url: str) -> dict[str, Buckets]:
 
 
 def _apart(cumulative: Buckets) -> Buckets:
-    """Return the values of each bucket without the smaller ones."""
+    """Return the values of each bucket. The source counts smaller values in each bucket too."""
     counts = sorted(cumulative.items(), key=lambda each: float(each[0]))
     lower = [0, *(count for _, count in counts)]
     return {bound: count - less for (bound, count), less in zip(counts, lower, strict=False)}

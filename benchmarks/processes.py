@@ -24,7 +24,7 @@ def running(
     errors: IO[bytes] | int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for a ``with`` block, and end it by SIGTERM, then SIGKILL."""
+    """Run a program for a ``with`` block. End it by SIGTERM, and if needed by SIGKILL."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -92,7 +92,7 @@ class Load:
         return " beside ".join(SHAPES[place].name for place in self.places)
 
     def connections(self, of_one: int) -> int:
-        """Return the total number of connections, given those of a single gateway."""
+        """Return the total number of connections, from the number for a single gateway."""
         return len(self.places) * self.of_each(of_one)
 
     def of_each(self, of_one: int) -> int:
