@@ -109,7 +109,7 @@ def location(
 @pytest.fixture
 def time_limits() -> TimeLimits:
     """Time limits that a busy machine keeps, also with many more callers than connections."""
-    return TimeLimits(connect=60, wait=60, statement=60, transaction=120)
+    return TimeLimits(connect=60, wait=60, statement=60, transaction=120, file_lock=60)
 
 
 @pytest.fixture

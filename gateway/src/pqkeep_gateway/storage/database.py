@@ -66,12 +66,14 @@ async def open_database(
 ) -> AsyncEngine:
     """Open a file or connect to a server; create the schema if it is missing.
 
-    ``limits``: for a server; a file does not hang. Without the pepper, rows with a MAC cannot be
+    ``limits``: for a server, and for the lock of a file. Without the pepper, rows with a MAC cannot be
     written or read: see row_mac. A database with the schema of another version is refused and stays
     unchanged. Raises ConfigError, and UnavailableError if another attempt may succeed.
     """
     on_server = location.startswith(POSTGRESQL)
-    engine = _server(location, password_file, limits) if on_server else sqlite_engine(location)
+    engine = (
+        _server(location, password_file, limits) if on_server else sqlite_engine(location, limits)
+    )
     if pepper is not None:
         engine.update_execution_options(**{ROW_KEY: pepper.derive(Purpose.ROW)})
     engine.sync_engine.update_execution_options(**{COMMITS: Commits()})
@@ -250,7 +252,6 @@ PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",  # commits survive a power failure
     "PRAGMA foreign_keys = ON",
-    "PRAGMA busy_timeout = 5000",
 )
 TRIES, PAUSE = 50, 0.1
 """The attempts of a pragma, and the seconds between them. When several processes open a new file,
@@ -321,14 +322,14 @@ class _File(sqlite3.Connection):
             super().close()
 
 
-def sqlite_engine(path: str) -> AsyncEngine:
+def sqlite_engine(path: str, limits: TimeLimits = LIMITS) -> AsyncEngine:
     """Return an engine on a file, which may be empty. Raises ConfigError."""
     # Otherwise the driver would report a problem in a thread that outlives the event loop.
     os.close(open_database_file(path))
     files = _Files()
     engine = create_async_engine(
         sa.URL.create("sqlite+aiosqlite", database=uri_of(path), query=EXISTING),
-        connect_args={"factory": files.open},
+        connect_args={"factory": files.open, "timeout": limits.file_lock},
         execution_options={_FILES: files},
         hide_parameters=True,
     )

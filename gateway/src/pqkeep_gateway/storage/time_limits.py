@@ -17,6 +17,8 @@ class TimeLimits:
     """Includes the wait for a lock."""
     transaction: float = 4.0
     """Includes the wait for a connection."""
+    file_lock: float = 5.0
+    """For the write lock of a file."""
 
 
 LIMITS = TimeLimits()
