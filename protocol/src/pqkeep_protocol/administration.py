@@ -111,9 +111,10 @@ class MoveRefused(Result, frozen=True, kw_only=True, tag="move-refused"):
 
 
 class Receipt(Struct, frozen=True, array_like=True, kw_only=True):
-    """A shard's statement that it has stored a bundle durably, or that it will never take it.
+    """A shard's statement about a bundle: it has stored it durably, or will never accept it.
 
-    The MAC's key distinguishes a receipt from a renunciation.
+    A receipt's MAC has a different key than the MAC of a statement of the second kind (a
+    renunciation).
     """
 
     tenant: TenantId

@@ -122,7 +122,7 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     """The principal as recorded, with or without an API key's name; or the name of an API key or
     operator alone."""
     source_address: Annotated[str, Meta(max_length=64)] | None = None
-    """An address as recorded, or a network such as 10.0.0.0/8."""
+    """A client address as recorded, or a network such as 10.0.0.0/8."""
     request_id: Annotated[str, Meta(max_length=128)] | None = None
     page_views: bool = True
     """Whether to include ``audit_events.PAGE_VIEWS``: reads by people's portal pages."""
@@ -488,7 +488,7 @@ MAX_USAGE_LISTED = 10_000
 
 
 class KeyVersionUsage(Struct, frozen=True, array_like=True):
-    """The number of uses of a key version, and the last one (microseconds since 1970)."""
+    """The number of uses of a key version, and the last use's time (microseconds since 1970)."""
 
     algorithm: Algorithm
     version: SomeVersion
@@ -627,12 +627,15 @@ class InventorySort(StrEnum):
 class ListInventory(Request[Inventory], frozen=True, kw_only=True, tag="list-inventory"):
     """List key versions, including archived ones and those of deleted keyrings.
 
-    A key version must match every filter. The uses are those up to a checkpoint. Errors:
-    RECORD_NOT_FOUND if there is none.
+    A key version must match every filter. Uses are counted up to a checkpoint. Errors:
+    RECORD_NOT_FOUND if there is no checkpoint.
     """
 
     since_us: Natural | None = None
-    """Count only uses since the start of this day, or of its month if that is long ago."""
+    """Count only uses since the start of this day.
+
+    For days long ago, the count begins with the month.
+    """
     keyring: KeyringName | None = None
     not_keyring: KeyringName | None = None
     algorithms: Annotated[tuple[Algorithm, ...], Meta(max_length=64)] = ()
@@ -739,7 +742,7 @@ REFUSED = "refused"
 
 
 class OperationCount(Struct, frozen=True, array_like=True):
-    """The number of successes of one operation in one bucket of hours, or of all refusals in it."""
+    """The number of one operation's successes in a range of hours, or of all refusals."""
 
     hour: Natural
     """The bucket's first hour, counted from 1970."""
@@ -819,7 +822,7 @@ class NotableKey(Struct, frozen=True, array_like=True):
 
 
 class NotableKeys(Struct, frozen=True, array_like=True):
-    """Key versions of one kind: their number, and the first ones by time."""
+    """Key versions with one problem: their number, and the first ones by time."""
 
     count: Natural
     newest_us: Natural

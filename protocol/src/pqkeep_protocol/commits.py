@@ -14,7 +14,10 @@ from pqkeep_protocol.startup.postgresql import causes
 RECENT_SECONDS = 1.0
 """How long a successful commit shows that the next one would succeed."""
 PROBED_BYTES = 32 * 1024
-"""Bytes that a probe writes: as much as an ordinary commit, so that it needs the same space."""
+"""Bytes that a probe writes.
+
+It writes as much as an ordinary commit, so it needs the same space.
+"""
 LOCK_MILLISECONDS = 500
 """How long a probe waits for a table lock on PostgreSQL."""
 PROBE_TABLE = "write_probe"
@@ -124,10 +127,10 @@ class Commits:
         self._is_doubtful = True
 
     def require_probe(self) -> bool:
-        """Return whether a probe commit is needed.
+        """Return True if a probe commit is needed.
 
-        It is needed if no commit succeeded within RECENT_SECONDS, or one has failed since the last
-        call.
+        It is needed if no commit succeeded within RECENT_SECONDS, or if one has failed since the
+        last call.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, False
         age = asyncio.get_running_loop().time() - self._succeeded_at

@@ -129,8 +129,8 @@ Mu = Annotated[bytes, Meta(min_length=MU_SIZE, max_length=MU_SIZE)]
 
 
 SuppliedKey = Annotated[bytes, Meta(max_length=4096)]
-"""A public key from the caller, in its standard's encoding. If it is one of the tenant's, that key
-version's status and purposes apply, and the record names it."""
+"""A public key from the caller, in its standard's encoding. If it belongs to a key version of the
+tenant, that version's status and purposes apply, and the record names that version."""
 
 
 class CiphertextFormat(StrEnum):
@@ -893,7 +893,7 @@ KEYRING_PREFIX = r"\A[A-Za-z0-9_.-]{0,128}\Z"
 
 
 class KeyringSort(StrEnum):
-    """The orders of keyrings. Equal ones, and those without a value, are ordered by name."""
+    """The orders of keyrings. Keyrings that are equal or have no value are ordered by name."""
 
     NAME = "name"
     CREATED = "created"
@@ -926,7 +926,7 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     used_since_us: _Time | None = None
     """Only keyrings with a key that was used since then."""
     unused_since_us: _Time | None = None
-    """Only keyrings without a use since then, also if they were never used."""
+    """Only keyrings without a use since then. Keyrings that were never used are included."""
     is_rotated: bool | None = None
     """Whether keys are rotated automatically; None: both."""
     counts_uses: bool = False
@@ -1021,9 +1021,9 @@ class ListRules(KeyRequest[Rules], frozen=True, kw_only=True, tag="list-rules"):
 
 
 class PutRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="put-rule"):
-    """Add rules, or replace rules of the same names by ones that are at least as strict.
+    """Add rules, or replace rules of the same names by rules that are at least as strict.
 
-    All are put, or none is. Errors: RULE_WEAKENED, RULE_LIMIT_REACHED.
+    All rules are stored, or no rule is. Errors: RULE_WEAKENED, RULE_LIMIT_REACHED.
     """
 
     operation: ClassVar = Operation.PUT_RULE
@@ -1091,7 +1091,7 @@ MAX_DESTRUCTIONS_LISTED = 500
 
 
 class ScheduledDestruction(Struct, frozen=True, array_like=True):
-    """A tenant, and the destruction of its private keys, or of those of a deleted keyring."""
+    """The destruction of private keys: all of a tenant, or those of a deleted keyring."""
 
     tenant: TenantId
     destruction: Destruction

@@ -1,4 +1,4 @@
-"""Rules: the algorithms that a tenant ends for new data and new keys, and from which instants."""
+"""Rules: the algorithms that a tenant ends for new data and new keys, and the dates for that."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,8 @@ USE_OF: Mapping[Operation, RuleUse] = {
 }
 """The use of each operation that makes new data or new keys.
 
-A re-encryption reads its source. Its target counts as ENCRYPT, or as WRAP if a key is wrapped."""
+A re-encryption's target counts as ENCRYPT, or as WRAP if a key is wrapped. Its source is only
+read."""
 
 
 class RuleException(Struct, frozen=True, array_like=True):
@@ -143,8 +144,10 @@ class RuleNotice(Struct, frozen=True, array_like=True):
 
     rule: RuleName
     deprecation: Instant
-    """From when the rule warns. The time from which the rule warns, or, if it never warns,
-    denies."""
+    """The time from which the rule warns.
+
+    For a rule that never warns, the time from which it denies.
+    """
     sunset: Instant | None
     """From when the rule denies this caller the operation; None for never."""
     successor: Algorithm | None

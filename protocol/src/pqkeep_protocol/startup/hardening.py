@@ -57,9 +57,10 @@ def collect_rarely() -> None:
 
 
 def is_to_begin_again(program: str) -> bool:
-    """Return whether this process, started as a program, has imported what only migrations need.
+    """Return True if this process has imported what only migrations need.
 
-    Those imports take 12 MB that stay until the process executes its program again.
+    Those imports take 12 MB that stay until the process executes its program again. In a process
+    that was not started as a program, return False.
     """
     main = sys.modules["__main__"].__spec__
     return "alembic" in sys.modules and main is not None and main.name == f"{program}.__main__"

@@ -4,7 +4,7 @@ An event is a constant English sentence. Variable parts are fields:
 ``_LOG.warning("the key service is unreachable", error=...)``. Fields never hold a secret.
 
 An attacker can repeat an event, for example while a database is down. So each event has at most
-MAX_LINES lines in a period, and the next line counts the omitted ones.
+MAX_LINES lines in a period. The next line has the number of omitted lines.
 
 Before ``write_logs`` is called, events go only to the standard library's loggers.
 """

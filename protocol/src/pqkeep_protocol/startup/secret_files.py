@@ -1,12 +1,12 @@
 """Reads secret files: root keys, the pepper, passwords, credentials, recovery keys.
 
-Type, owner and mode are checked on the open descriptor, and the same descriptor is read, so the
+Type, owner and mode are checked on the open descriptor, and the same descriptor is read. So the
 file cannot be swapped between check and read. Symbolic links are followed, because Kubernetes
 mounts secrets as links. The target must pass the same checks.
 
-The mode must be 0400 or 0600. A file of root may have 0440 or 0640, as Kubernetes mounts it for
-``fsGroup``, if the process is in the file's group and the system's user database has no other user
-in that group.
+The mode must be 0400 or 0600. A file of root may have mode 0440 or 0640, as Kubernetes mounts it
+for ``fsGroup``. Then the process must be in the file's group, and the system's user database must
+have no other user in that group.
 """
 
 import grp
@@ -73,8 +73,8 @@ def check_secret_file(path: Path, what: str) -> None:
 def password_file_of(path: Path, what: str, *, also_owned_by: int | None = None) -> Path:
     """Check a PostgreSQL password file, and return a path for the driver.
 
-    The driver ignores a file that a group can read. For such a file the path is a copy in memory
-    that lasts as long as this process. Raises ConfigError.
+    The driver ignores a file that a group can read. So for such a file, the returned path leads to
+    a copy in memory. The copy exists as long as this process. Raises ConfigError.
     """
     data = read_secret_file(path, what, also_owned_by=also_owned_by)
     if not path.stat().st_mode & stat.S_IRWXG:

@@ -97,10 +97,10 @@ def read_settings(
 ) -> S:
     """Read a settings file and the environment variables that override it.
 
-    A variable's name is the prefix and the setting's name in capitals. Its text is used as it is
-    for a text setting, and read as TOML otherwise. With ``_FILE`` after the name, the variable is
-    the path of a file with the value. Raises ConfigError, which names the file or variable and the
-    setting.
+    A variable's name is the prefix and the setting's name in capitals. For a text setting its text
+    is used unchanged. For other settings its text is read as TOML. With ``_FILE`` after the name,
+    the variable is the path of a file with the value. Raises ConfigError, which names the file or
+    variable and the setting.
     """
     settings = {} if may_be_missing and not file.exists() else read_toml(file)
     settings |= dict(_from_environment(environment, prefix, form))

@@ -1,7 +1,7 @@
 """A SQLite database's file. It must exist, and no other user may access it.
 
 A process that created a missing file would serve an empty installation. So only ``pqkeepd init``
-and ``pqkeepd dev`` create the files, empty, and a process opens existing ones.
+and ``pqkeepd dev`` create the files, empty. A process only opens existing files.
 """
 
 import os
@@ -28,7 +28,8 @@ def open_database_file(path: str) -> int:
         raise ConfigError(
             f"there is no database {path}. If there was one, do not create another: restore a"
             ' backup by the runbook "A database is lost" (docs/runbooks.md). For a new installation'
-            " let pqkeepd init create it: an empty file that belongs to the process's user, with mode"
+            " let pqkeepd init create it: an empty file that belongs to the process's user, "
+            "with mode"
             " 0600"
         ) from None
     except OSError as error:
