@@ -18,8 +18,9 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 def harden() -> bool:
     """Disable core dumps, debuggers and new privileges, and lock memory.
 
-    Returns whether memory is locked. It is only if its limit is infinite, because otherwise later
-    allocations could fail. Raises OSError if the kernel refuses one of the other steps.
+    Returns True if memory is locked. It is locked only if the limit for locked memory is infinite.
+    With a limit, later allocations could fail. Raises OSError if the kernel refuses one of the
+    other steps.
     """
     give_up_privileges()
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] != resource.RLIM_INFINITY:

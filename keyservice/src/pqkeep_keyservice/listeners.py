@@ -4,8 +4,8 @@ The kernel identifies a peer's user (SO_PEERCRED). A socket refuses every other 
 
 Gateways on other hosts connect by mutual TLS. An attacker can open connections without finishing
 their handshakes. So the number of handshakes and the time of each are limited. Above the limit, the
-address with the most handshakes loses its oldest. A connection gets its buffers, and its first
-frame is read, only after the peer's certificate is verified.
+address with the most handshakes loses its oldest. Only after the peer's certificate is verified, a
+connection gets its buffers and its first frame is read.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 A tenant leaves in one transaction. It replaces the tenant's rows with a bundle that only key
 services can open, and records the departure. From then on its calls are refused. The tenant arrives
-in one transaction of the target shard, once, and only if that shard knows of no later move. With
-the target's receipt, the source destroys the bundle.
+exactly once, in one transaction of the target shard. It arrives only if that shard knows of no
+later move. With the target's receipt, the source destroys the bundle.
 
 A move can be cancelled if the bundle was never handed out, or with the target's renunciation: its
 statement that it has not taken the bundle and never will. Each step can be repeated after a crash,

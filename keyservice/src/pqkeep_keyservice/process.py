@@ -87,7 +87,7 @@ def _warn(settings: Config, *, is_locked: bool) -> None:
 async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit status.
 
-    Before that, SIGTERM has its default effect, because a root key's command or a database server
+    Before that, SIGTERM ends the process at once, because a root key's command or a database server
     can take long. The settings file is read again when an operator reloads the root keys.
     """
     stop = asyncio.Event()

@@ -1,10 +1,10 @@
 """Rotates the root key while the service runs.
 
-A root key is used as soon as the settings name it and the key service has read them, at its start
-or on the operator's command. From then on it seals new seeds and makes new MACs. Seeds under older
-root keys are resealed key by key. Each reseal is an ordinary change: it is repeated if another
-change of the key was committed first. When none is left, the older root keys are dropped. All
-progress is in the database, so a killed process continues at its next start.
+The key service reads the settings at its start, or on the operator's command. From then on it uses
+each root key that the settings name. From then on it seals new seeds and makes new MACs. Seeds
+under older root keys are resealed key by key. Each reseal is an ordinary change: it is repeated if
+another change of the key was committed first. When none is left, the older root keys are dropped.
+All progress is in the database, so a killed process continues at its next start.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ RETRY_SECONDS = 5.0
 
 
 class RootKeyRotation:
-    """Adds root keys, reseals seeds under the newest one, and drops the older ones."""
+    """Adds root keys, reseals seeds under the newest root key, and drops older root keys."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - each once, in wiring.py
         self,

@@ -203,7 +203,7 @@ class Server:
         return self._link_listener.port
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new calls, wait at most ``seconds`` for running ones, and close connections."""
+        """Refuse new calls, wait at most ``seconds`` for running calls, and close connections."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         self._draining = True

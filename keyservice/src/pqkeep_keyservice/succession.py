@@ -56,7 +56,7 @@ HOLD = timedelta(days=MIN_ARCHIVE_DAYS)
 
 
 class DueDestruction(NamedTuple):
-    """A scheduled destruction: of one private key, of a keyring's, or else of all of a tenant."""
+    """A scheduled destruction: of a private key, of a keyring's keys, or of a tenant's keys."""
 
     at: datetime
     tenant: TenantId

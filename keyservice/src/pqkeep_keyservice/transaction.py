@@ -10,10 +10,10 @@ The steps continue the count of the gateway's ``http/road.py``. The code carries
 11. Commit the audit record with the change.
 12. Send the result, and count the request (``server.py``).
 
-If all the data is in memory, a request runs at once. The commit of its record then sends the result: no
-task, lock or future is needed. Otherwise, and if that form refuses the request, a task executes it
-from the start. Both forms have the same checks. If another change of the key was committed first, the
-operation runs again on the new versions.
+If all the data is in memory, a request runs at once. The commit of its record then sends the
+result: no task, lock or future is needed. In all other cases, also if that form refuses the
+request, a task executes the request from the start. Both forms have the same checks. If another
+change of the key was committed first, the operation runs again on the new versions.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ class KeyLocks:
     async def lock(self, name: KeyName, deadline: float) -> AsyncIterator[None]:
         """Hold the key's lock.
 
-        Raises OVERLOADED if too many changes wait or run, and DEADLINE_EXCEEDED if the lock is not
-        free before the deadline (in the event loop's time).
+        Raises OVERLOADED if too many changes wait or run. Raises DEADLINE_EXCEEDED if the lock is
+        not free before the deadline (in the event loop's time).
         """
         tenant = name.tenant
         if self._changes[tenant] >= MAX_PER_TENANT or self._changes.total() >= MAX_WAITING:
@@ -252,7 +252,7 @@ class Transactions:
                 if outcome is CommitOutcome.DURABLE:
                     if due.operation is Operation.ROTATE_KEY and due.change.new.is_full:
                         _LOG.warning(
-                            "a key has as many versions as it can have, and is rotated no more",
+                            "a key has the most versions that it can have, so it cannot be rotated",
                             tenant=str(name.tenant),
                             keyring=name.keyring,
                             algorithm=name.algorithm.value,

@@ -1,8 +1,9 @@
 """Signs checkpoints: the audit log's size and root at one time. They make rewriting detectable.
 
-Every second, or after 1,000 records if that is sooner, a checkpoint signed with Dilithium3
-(ML-DSA-65) covers the new records. Once a day and on request, one is signed with SLH-DSA-SHA2-128s.
-The keys belong to INSTALLATION. They are stored like all keys, as sealed seeds, and have records.
+A new checkpoint, signed with Dilithium3 (ML-DSA-65), covers the new records every second. It comes
+earlier if there are 1,000 new records. Once a day and on request, one is signed with
+SLH-DSA-SHA2-128s. The keys belong to INSTALLATION. They are stored like all keys, as sealed seeds,
+and have records.
 """
 
 import asyncio
@@ -156,8 +157,8 @@ class CheckpointSigner:
         """Sign the log's current root, and store the checkpoint. Raises KeyServiceError.
 
         If the algorithm's newest checkpoint covers the same records, return it instead. With
-        ``now``, sign the root again with the present time, and do not store that checkpoint: unless
-        the database has another root or signature than was signed. Then return it as it is there.
+        ``now``, sign the root again with the present time, and do not store that checkpoint. But if
+        the database has a different root or signature than the signed one, return the database's.
         """
         if algorithm not in ALGORITHMS:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)

@@ -334,7 +334,7 @@ class AuditService:
         )
 
     async def _require_keyring(self, keyring: KeyringId) -> None:
-        """Raise KEYRING_NOT_FOUND if there is no such keyring, or it is deleted."""
+        """Raise KEYRING_NOT_FOUND if the keyring does not exist or is deleted."""
         (await self._keyring_cache.get(keyring)).require_exists()
 
     async def _inventory(self, request: ListInventory) -> Inventory:

@@ -1,4 +1,4 @@
-"""Key encapsulation mechanisms: their interface, and the table of all of them."""
+"""Key encapsulation mechanisms: their interface, and the table of all mechanisms."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Signature schemes: their interface, and the table of all of them."""
+"""Signature schemes: their interface, and the table of all schemes."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -3,8 +3,8 @@
     mac = 0x01 || root key id (1) || HMAC-SHA-256(key, header || state)
 
 The HMAC key is derived from a root key. The state covers everything stored for a key except the
-sealed seeds, which authenticate themselves (sealing.py). It still covers a version after its seed
-is destroyed, so that an archived version's status and public key stay authentic.
+sealed seeds, which authenticate themselves (sealing.py). It still covers a version after the
+destruction of its seed. So an archived version's status and public key stay authentic.
 """
 
 from datetime import datetime

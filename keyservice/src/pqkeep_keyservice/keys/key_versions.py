@@ -69,7 +69,7 @@ class KeyEntry:
     disabled_from: KeyStatus | None = None
     """The earlier status of a disabled version. Enabling restores it."""
     retired_at: datetime | None = None
-    """The time of its retirement, or of the last cancellation of its archiving."""
+    """The time when it was retired, or when its archiving was last cancelled."""
     mac_state: bytes | None = field(default=None, init=False, repr=False, compare=False)
     """This version's part of the ``key_mac`` input; None until it is computed."""
     derivation_info: dict[bytes, bytes] = field(
@@ -212,8 +212,8 @@ class KeyVersions:
     ) -> KeyEntry:
         """Return the key for a cryptographic operation. For None, it is the active key.
 
-        Raises KEY_NOT_FOUND, also if the version's status does not allow the operation, and
-        VERSION_BELOW_MINIMUM if a minimum version of the keyring does not.
+        Raises KEY_NOT_FOUND if the version is missing, or its status does not allow the operation.
+        Raises VERSION_BELOW_MINIMUM if a minimum version of the keyring does not allow it.
         """
         entry = self.require_active() if version is None else self.entry(version)
         if not entry.info.allows(operation):

@@ -185,5 +185,5 @@ class Keyring:
 
 
 def default_keyring(tenant: TenantId) -> Keyring:
-    """Return a tenant's default keyring as it is before the first change."""
+    """Return a tenant's default keyring in its state before any change."""
     return Keyring(tenant, KeyringInfo(DEFAULT_KEYRING), revision=0)

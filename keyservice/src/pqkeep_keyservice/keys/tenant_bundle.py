@@ -8,7 +8,7 @@
 HKDF-SHA-256 derives two keys from the transfer key and the salt. One encrypts the content with
 AES-256-GCM; the header is its associated data. The other encrypts each seed in it on its own, with
 the associated data that the seed has at rest. The header names source, target, tenant and the
-number of the move. A carrier of the bundle can neither read nor change it.
+number of the move. A carrier of the bundle cannot read or change it.
 
 A receipt is HMAC-SHA-256 under a third key, over the header's values and the bundle's digest. A
 renunciation is the same under a fourth key: its shard will never take the bundle.

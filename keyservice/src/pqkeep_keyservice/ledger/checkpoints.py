@@ -46,7 +46,7 @@ _NEWEST = sa.select(AUDIT_CHECKPOINTS).where(
 _NEWEST_OF_EACH = sa.union_all(
     *(sa.select(_newest(algorithm).subquery()) for algorithm in Algorithm)
 )
-"""One query for all algorithms, because a standby needs it before it becomes active."""
+"""One query for all algorithms. A standby needs its result before it becomes active."""
 _LOG_ID = sa.select(AUDIT_LOG.c.log_id)
 _COUNTED_UNTIL = sa.select(AUDIT_LOG.c.counted_until)
 _COUNT_UNTIL = (

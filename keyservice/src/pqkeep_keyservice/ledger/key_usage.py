@@ -142,7 +142,7 @@ def adding_counts(insert: Any) -> Any:
 
 
 def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, int | None]:
-    """Return the number of uses of a key version, and the last one (microseconds since 1970)."""
+    """Return a key version's number of uses, and its last use's time (microseconds since 1970)."""
     counted = connection.execute(
         sa.select(sa.func.sum(KEY_USAGE.c.uses), sa.func.max(KEY_USAGE.c.last_used_us)).where(
             *_matches(KEY_USAGE, request), KEY_USAGE.c.key_version == request.version

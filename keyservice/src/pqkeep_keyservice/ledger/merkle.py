@@ -105,7 +105,7 @@ def inclusion_prover(size: int, subtree: Subtree) -> Callable[[int], list[bytes]
 
 
 def consistency_proof(first: int, second: int, subtree: Subtree) -> list[bytes]:
-    """Return the proof that the tree of ``first`` is a prefix of that of ``second`` (2.1.4.1)."""
+    """Return the proof that the tree of size ``first`` is a prefix of the other (2.1.4.1)."""
     return [] if first == 0 else _consistency_path(first, 0, second, subtree, whole=True)
 
 

@@ -297,7 +297,10 @@ _COUNTED: Mapping[CountBy, sa.ColumnElement[Any]] = {
     CountBy.HOUR: _since_1970(3_600_000_000),
     CountBy.DAY: _since_1970(86_400_000_000),
 }
-"""The expression of each value. Records without one, such as a key, are not counted."""
+"""The SQL expression of each value.
+
+A record without the value is not counted, such as one without a key.
+"""
 
 
 def _filters(connection: sa.Connection, request: ListRecords, read: Window) -> Iterator[Condition]:
@@ -443,7 +446,7 @@ def newest_key_revision(
 def by_principal(
     column: sa.ColumnElement[str], principal: str | None
 ) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition for a principal, given with its name, without it, or by it alone."""
+    """Return the condition for a principal, given as ID, as ID and name, or as a name alone."""
     if principal is None:
         return ()
     with_name = _begins_with(column, f"{principal}/")

@@ -99,10 +99,7 @@ def first_single_day(newest: int) -> int:
 
 
 class Counting:
-    """What the counting of uses remembers between checkpoints.
-
-    The state of the counting of uses between checkpoints. The tables have the same counts.
-    """
+    """The state of the counting of uses between checkpoints. The tables have the same counts."""
 
     def __init__(self, epoch: int = 0) -> None:
         """Know nothing. ``epoch`` is the writer's, because another may count in between."""
@@ -173,7 +170,7 @@ def _add(tally: dict[Any, Times], key: object, times: Times) -> None:
 
 
 def _adding(table: sa.Table) -> Callable[[Any], Any]:
-    """Return a function that makes an INSERT add uses to stored ones, and keep both times."""
+    """Return a function that lets an INSERT add its uses to stored uses, and keep both times."""
     before = table.c
 
     def adding(insert: Any) -> Any:

@@ -1,6 +1,6 @@
 """Issued import keys. Each is in memory only, for one private key and ten minutes.
 
-A restart drops them. Their holders then request new ones.
+A restart drops all import keys. Their holders then request new ones.
 """
 
 from collections import Counter, OrderedDict

@@ -1,7 +1,7 @@
 """The rules of all tenants in memory, read when the key service becomes active.
 
-Until then, and after a change with an unknown outcome, a tenant's rules are read when they are
-needed. So an operation never runs under outdated rules.
+Before that, and after a change with an unknown outcome, an operation first reads its tenant's
+rules. So an operation never runs under outdated rules.
 """
 
 from collections.abc import Callable

@@ -42,14 +42,14 @@ Arguments = TypeVarTuple("Arguments")
 class WorkerProcess:
     """A process that runs one function at a time, and is replaced when it dies.
 
-    It is spawned, never forked, so that it inherits none of this process's memory.
+    It is spawned and never forked, so it inherits no memory of this process.
     """
 
     def __init__(self, initialise: Callable[..., None], *arguments: object) -> None:
         """Start nothing yet. The process starts at the first work, and first runs ``initialise``.
 
-        A pool needs semaphores, which are files, and a process that removes them, so it is created
-        when it is needed. Raises OSError now if the files could not be created later.
+        A pool needs semaphores (files) and a process that removes them. So a pool is created at its
+        first use. Raises OSError now if the files could not be created later.
         """
         self._initialise = initialise
         self._arguments = arguments
@@ -144,8 +144,9 @@ class WorkerPool:
     ) -> T:
         """Run a function as soon as the tenant may have a worker.
 
-        Raises OVERLOADED if the tenant has too much waiting, DEADLINE_EXCEEDED if no worker is free
-        before the deadline (in the event loop's time), and UNAVAILABLE if the worker dies.
+        Raises OVERLOADED if the tenant has too many waiting calls, and UNAVAILABLE if the worker
+        dies. Raises DEADLINE_EXCEEDED if no worker is free before the deadline (in the event loop's
+        time).
         """
         try:
             worker = await self._queue.acquire(tenant, deadline)

@@ -164,7 +164,7 @@ class OperationResult(Struct, frozen=True):
     operation: Operation | None = None
     """The operation for the record, if it differs from the request's."""
     policy: str | None = None
-    """The policy for the record, if it differs from the one that allowed the request."""
+    """The policy for the record, if it is not the policy that allowed the request."""
     rule: RecordedName | None = None
     """The rule that warns of the operation."""
     campaign: RecordedName | None = None

@@ -104,7 +104,8 @@ def unwrap(request: Unwrap, context: Context) -> OperationResult:
 def generate_data_key(request: GenerateDataKey, context: Context) -> OperationResult:
     """Make a random data key, and wrap or encrypt it.
 
-    Raises PURPOSE_DENIED unless the keyring allows that, and UNSUPPORTED unless the algorithm does.
+    Raises PURPOSE_DENIED if the keyring does not allow that, and UNSUPPORTED if the algorithm
+    cannot.
     """
     operation = Operation.WRAP if request.format is None else Operation.ENCRYPT
     context.keyring.require(PURPOSE_OF[operation])

@@ -6,7 +6,7 @@ digest is defined here:
 
     signature = Sign(OID(hash function) || digest, context = "pqkeep/v1/sign-hash")
 
-The OID binds the hash function. The context ensures that such a signature never verifies as one
+The OID binds the hash function. With this context, such a signature never verifies as a signature
 over a message. Legacy keys verify signatures of their own standards, over a message or its digest.
 
 A JSON Web Signature (RFC 7515) is in compact form, with ML-DSA (RFC 9964). Its header names the

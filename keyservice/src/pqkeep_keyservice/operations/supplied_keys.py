@@ -1,10 +1,10 @@
 """Operations with a public key from the caller.
 
-If the tenant has a key version with this public key, that version's status and its keyring's
-purposes apply, and the record names it. So a retired version gets no new data, unless its keyring
-allows retired public keys. The ciphertext is the same as for any supplied key. Every problem with
-the key is INVALID_PUBLIC_KEY. The key has its algorithm's size, so that the look-up is cheap. It is
-not stored.
+If the public key belongs to a key version of the tenant, that version's status and its keyring's
+purposes apply. The record names that version. So a retired version gets no new data, unless its
+keyring allows retired public keys. The ciphertext is the same as for any supplied key. Every
+problem with the key is INVALID_PUBLIC_KEY. The key has its algorithm's size, so that the look-up is
+cheap. It is not stored.
 """
 
 from collections.abc import Awaitable, Callable

@@ -69,9 +69,9 @@ class Database(Protocol):
     dialect: sa.Dialect
     """The dialect in which SQL is compiled."""
     writer: Writer
-    """Whether this process is the writer, as far as it knows, and the current epoch.
+    """The epoch, and whether this process may write, as far as this process knows.
 
-    Another key service may have written between two epochs, so data read in an earlier one is
+    Another key service may have written between two epochs. So data from an earlier epoch is
     outdated.
     """
     is_scrubbed: bool
@@ -91,8 +91,8 @@ class Database(Protocol):
         """Insert the rows that ``plan`` returns, and return its other result.
 
         The effect equals ``write``, in less time. Returns None without doing anything if ``plan``
-        returns None, or if this database currently has no way that is faster than ``write``. Raises
-        DatabaseUnavailableError, which leaves open whether anything was committed.
+        returns None. It also does so if this database currently has no faster way than ``write``.
+        Raises DatabaseUnavailableError, which leaves open whether anything was committed.
         """
 
     async def read(

@@ -381,7 +381,7 @@ LATE_DAYS = 1
 
 
 def survey_keys(connection: sa.Connection, request: SurveyKeys, now: datetime) -> Survey:
-    """Return a tenant's keys that need attention: their numbers, and the first ones."""
+    """Return a tenant's keys that need attention: their number for each problem, and the first."""
     now_us = int(now.timestamp()) * 1_000_000
     of, rings = KEYS.c, KEYRINGS.c
     with_keyring = sa.outerjoin(

@@ -87,7 +87,7 @@ def count_keys(connection: sa.Connection) -> list[tuple[Algorithm, KeyStatus, in
 def list_keys(
     connection: sa.Connection, tenant: TenantId | None = None, keyring: KeyringName | None = None
 ) -> list[KeyName]:
-    """Return the names of a tenant's keys, of those of one of its keyrings, or of all keys."""
+    """Return the names of keys: of one keyring, of one tenant, or of all tenants."""
     name = (KEY_REVISIONS.c.tenant_id, KEY_REVISIONS.c.keyring, KEY_REVISIONS.c.algorithm)
     query = sa.select(*name).order_by(*name)
     if tenant is not None:

@@ -85,9 +85,10 @@ def find_keyring_page(
 ) -> KeyringPage:
     """Return one page of a tenant's keyrings. It reads no keyring of another page.
 
-    Raises DamagedKeyError if a keyring of the page does not match its MAC, or if a keyring between
-    the page's first and last name is missing or older than its last change in the audit log.
-    In another order than by name, only the keyrings of the page are compared with the log.
+    Raises DamagedKeyError if a keyring of the page does not match its MAC. It is also raised if a
+    keyring between the page's first and last name is missing, or is older than its last change in
+    the audit log. In another order than by name, only the keyrings of the page are compared with
+    the log.
     """
     page = (
         _search(connection, sealer, request)
@@ -299,7 +300,7 @@ def _require_newest(
 
 
 def find_keyring_names(connection: sa.Connection, request: FindKeyrings) -> tuple[str, ...]:
-    """Return the names with a text in them, those that begin with it first."""
+    """Return the names that contain a text. Names that begin with the text come first."""
     text, name = request.text.lower(), sa.func.lower(KEYRINGS.c.name)
     begins = name.startswith(text, autoescape=True)
     query = (

@@ -119,9 +119,10 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
 
 
 def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> CommitOutcome:
-    """Delete all root keys but the newest.
+    """Delete all root keys except the newest.
 
-    STALE if there is only one, if the newest is not stored, or if an older one still seals a row.
+    Returns STALE if there is only one root key, if the newest is not stored, or if an older one
+    still seals a row.
     """
     if change.newest not in list_check_values(connection):
         return CommitOutcome.STALE

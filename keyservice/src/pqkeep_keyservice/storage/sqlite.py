@@ -156,10 +156,9 @@ class SqliteDatabase:
         os.close(self._file_lock)
 
     async def scrub(self) -> bool:
-        """Empty the write-ahead log.
+        """Empty the write-ahead log, and return True if that succeeded.
 
-        Return whether that succeeded. It fails while another process, such as a backup, reads the
-        file.
+        It fails while another process reads the file, for example a backup.
         """
         async with self._lock:
             self.is_scrubbed = await self._in_commit_thread(self._empty_write_ahead_log)

@@ -213,7 +213,10 @@ class KeyStore:
         return await self.database.read(is_idempotency_key_used, tenant, idempotency)
 
     async def announce_backup(self, backup: AnnounceBackup) -> NewestBackup | None:
-        """Note a backup. Return the newest one, or None if this one is not of this database."""
+        """Store a backup's announcement.
+
+        Return the newest backup, or None for another database's backup.
+        """
         newest = await self.database.write(announce_backup, backup)
         if newest is not None:
             self.newest_backup = newest
@@ -320,7 +323,7 @@ class KeyStore:
         return load_log_state(connection)
 
     def _plan(self, entries: Sequence[RecordedChange], epoch: int) -> tuple[Rows, _Written] | None:
-        """Return the rows of a commit that only inserts, or None if it must do more."""
+        """Return a commit's rows if it only inserts. Return None for any other commit."""
         state = self._log_state
         if state is None or not state[0] == epoch == self.writer.epoch:
             return None

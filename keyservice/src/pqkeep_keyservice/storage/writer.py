@@ -87,7 +87,7 @@ class Writer:
         the same number.
         """
         self.serving = 0
-        """The epoch in which requests are executed, after its checks; 0 outside of an epoch."""
+        """The epoch in which requests are executed, after its checks. 0 outside of an epoch."""
         self.newest = 0
         """The last epoch of this process. It may have ended."""
         self.takeovers = 0
