@@ -173,7 +173,9 @@ class Dev:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> Ready | None:
-        """Start both processes. Return when they are ready, or None if told to end before.
+        """Start both processes, and return when they are ready.
+
+        Return None if told to stop earlier.
 
         Raises DevError.
         """

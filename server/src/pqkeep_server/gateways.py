@@ -2,7 +2,7 @@
 
 Each gateway has its own socket on the same port (SO_REUSEPORT). The kernel divides new connections
 evenly among these sockets. With one shared socket, a few gateways would get most connections. The
-supervisor keeps the sockets open, and each gateway also has those of the others: it accepts
+supervisor keeps the sockets open, and each gateway also has the other gateways' sockets: it accepts
 connections that wait for a gateway that starts or hangs.
 """
 

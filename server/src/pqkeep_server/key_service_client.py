@@ -116,7 +116,7 @@ def reload_root_keys(path: Path) -> RootKeys:
 
 
 def announce_backup(path: Path, backup: AnnounceBackup) -> NewestBackup:
-    """Tell the key service about a complete backup, and return the newest one that it knows.
+    """Tell the key service about a complete backup. Return the newest backup that it knows.
 
     Raises KeyServiceError.
     """
@@ -190,9 +190,9 @@ def cancel_destruction(
 def ask_rules(path: Path, request: ListRules | OverrideRule) -> Rules:
     """Return a tenant's rules, after the change that was asked for. Raises KeyServiceError."""
     why_not = (
-        "the rules were not changed: the tenant is in another shard, has no such rule or as many as"
-        " it can have, or its stored rules are damaged. pqkeepd rules set --discard-damaged replaces"
-        " damaged rules"
+        "the rules were not changed: the tenant is in another shard, has no such rule, "
+        "already has the most rules, or has damaged rules. pqkeepd rules set "
+        "--discard-damaged replaces damaged rules"
     )
     return _ask(path, "rules", request, Rules, why_not)
 

@@ -40,8 +40,8 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
 def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:
     """Run a function in a process that has become the owner for good, and return its result.
 
-    It is for code that the owner chose, because such code could regain rights that
-    ``acting_as_owner_of`` only drops for a time. If root does not call, or the owner is root, the
+    Use it for code that the owner chose. Such code could regain the rights that
+    ``acting_as_owner_of`` drops only for a time. If root does not call, or the owner is root, the
     function runs in this process. Raises ConfigError with the message of the function's error.
     """
     owner = path.stat()

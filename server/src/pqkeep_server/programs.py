@@ -51,8 +51,10 @@ class Program:
     is_renewed: bool = False
     """True if a reload renews the process. For other changes it only reloads its certificates."""
     is_one_of: str | None = None
-    """The kind of programs that can run without each other. A program of a kind that cannot run
-    stays stopped until a reload, as long as another one of the kind runs."""
+    """A group of programs that can run without each other.
+
+    If one cannot run while another of its group does, it stays stopped until a reload.
+    """
 
     @property
     def command(self) -> Sequence[str]:

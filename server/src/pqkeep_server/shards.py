@@ -114,14 +114,17 @@ class ShardMoves:
     def cancel(self, tenant: TenantId) -> str:
         """Cancel the move of a tenant, and return its shard. Raises ShardError.
 
-        This is refused unless the target shard proves that it does not have the tenant, or the bundle
-        never left the source shard.
+        This needs the target shard's proof that it does not have the tenant. No proof is needed if
+        the bundle never left the source shard.
         """
         with self._alone():
             return self._cancel(tenant)
 
     def drain(self, shard: str) -> int:
-        """Move all tenants away, accept no new ones, and return their number. Raises ShardError."""
+        """Move all tenants away, accept no new tenants, and return the number moved.
+
+        Raises ShardError.
+        """
         with self._alone():
             return self._drain(shard)
 

@@ -1,8 +1,9 @@
 """``pqkeepd start``: supervises the processes of a data directory, each as its own user.
 
-On SIGHUP, key services reload their certificates, those of new shards start, those of removed shards
-end, and the gateways are renewed one by one with their current settings. A single gateway with rate
-limits in memory only reloads its certificates: during a renewal, two memories would count.
+On SIGHUP, key services reload their certificates. New shards' key services start, and removed
+shards' key services end. The gateways are replaced one by one, with their current settings. A
+single gateway with rate limits in memory only reloads its certificates: during a renewal, two
+memories would count.
 """
 
 import os

@@ -63,7 +63,7 @@ class Contents:
 
     revision: str
     tables: Mapping[str, tuple[int, int]]
-    """The number of rows of each table, and the sum of the hashes of its rows."""
+    """Return the number of rows of each table, and the sum of the rows' hashes."""
     records: int = 0
     root: bytes = field(default=b"", repr=False)
     """Size and root of the audit log, computed from the records. Only the keys database has one."""
@@ -77,9 +77,11 @@ class Contents:
 async def migrate_store(
     layout: Layout, targets: Mapping[DatabaseKind, Database], *, report: Report
 ) -> Mapping[DatabaseKind, Contents]:
-    """Move databases to empty ones on a server, and return the contents of those moved now.
+    """Move databases to empty databases on a server.
 
-    Raises StoreMigrationError, and then leaves the settings unchanged.
+    Return the contents of the databases moved now.
+
+    Raises StoreMigrationError. The settings are then unchanged.
     """
     try:
         with locked(layout.directory):

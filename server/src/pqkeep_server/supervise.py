@@ -41,8 +41,10 @@ LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """After a process ran this long, its next restart is quick again."""
 MOST_FAILURES = 5
-"""The number of successive failures, each before STEADY_SECONDS, after which a process counts as
-lost."""
+"""The number of failures in a row after which a process counts as lost.
+
+A run of STEADY_SECONDS or more starts the count again.
+"""
 LEAVE_SECONDS = 120.0
 """The longest drain of a process. A gateway's idle connections end sooner."""
 LEAVE = signal.SIGUSR1
@@ -55,7 +57,7 @@ FATAL = {
 
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
-"""The variable by which systemd says where it is told of readiness; see sd_notify(3)."""
+"""The variable with the address for systemd's readiness message; see sd_notify(3)."""
 MODULE = "pqkeep_server"
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -122,9 +124,9 @@ class Supervisor:
                 self._do_beside(self._drop(program))
 
     def reload(self) -> None:
-        """Renew the programs that support it one after another, and tell the others to reload.
+        """Replace the programs that support it one after another, and make all others reload.
 
-        A call during a renewal makes it run once more.
+        If it is called during a replacement, it runs once more.
         """
         for mended in self._lost.values():
             mended.set()

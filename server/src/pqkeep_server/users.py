@@ -45,7 +45,8 @@ class Users:
         uids = {self.gateway.uid, self.key_service.uid}
         if len(uids) != 2 or 0 in uids:  # noqa: PLR2004 - two
             raise UsersError(
-                "gateway and key service need two different users, neither of them root: otherwise an"
+                "gateway and key service need two different users, neither of them root: "
+                "otherwise an"
                 " attacker in the gateway could read the root key"
             )
 
@@ -78,8 +79,8 @@ def chosen(ids: tuple[int, int, int] | None) -> Users:
 def require_program(users: Users) -> None:
     """Raise UsersError if a user cannot run pqkeep with this Python.
 
-    The user's other processes control the test process. So the program gets neither root's
-    terminal, into which it could type, nor root's environment.
+    The user's other processes control the test process. So the test process does not get root's
+    environment, or root's terminal, into which it could type.
     """
     libraries = {name: of for name, of in os.environ.items() if name == "LD_LIBRARY_PATH"}
     for user in (users.gateway, users.key_service):

@@ -1,9 +1,10 @@
 """The messages in a backup: a manifest, the rows of every table, their counts, and tags.
 
 Each message is msgpack, preceded by its length (4 bytes, big-endian). The header names the shards,
-and each has one tag, in the header's order. A tag is HMAC-SHA-256 of SHA-256 of the header and all
-messages before it, under a key derived from the shard's newest root key. Without the root keys of
-all shards, no one can forge a backup or put a part of another backup into one.
+and each has one tag, in the header's order. A tag is an HMAC-SHA-256 under a key derived from the
+shard's newest root key. Its input is the SHA-256 digest of the header and all messages before the
+tag. Without the root keys of all shards, no one can forge a backup or put a part of another backup
+into one.
 """
 
 import hmac

@@ -1,8 +1,9 @@
 """Finds tenants that would be in two shards of a backup, or in none.
 
-A tenant's moves are numbered. Each move is in two logs: that of the source shard and that of the
-target shard. Every tenant is in one shard if each move is in both logs and finished, and the last
-one leads to the shard that the accounts name. A database that was read too early lacks a record.
+A tenant's moves are numbered. Each move is in the source shard's log and in the target shard's log.
+Every tenant is in one shard under two conditions: each move is in both logs and finished, and the
+last move leads to the shard that the accounts name. A database that was read too early lacks a
+record.
 """
 
 from collections.abc import Mapping

@@ -75,7 +75,7 @@ class Target:
     servers: Mapping[DatabaseKind, Database] = field(default_factory=dict)
     """The databases on a PostgreSQL server, by kind; the others become files."""
     users: Users | None = None
-    """The users that own each process's files, or None if one user runs both."""
+    """The users that own the two processes' files, or None if one user runs both processes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ TRANSFER_KEY = "transfer.key"
 
 
 def settings_to_choose(manifest: Manifest, shards: Iterable[str]) -> Mapping[str, str]:
-    """Return the backup's settings of places and peers, such as ports and mail servers, as text.
+    """Return the backup's settings of places and peers as text, such as ports and mail servers.
 
     Raises BackupFileError and SettingsFileError.
     """

@@ -52,7 +52,10 @@ def create_empty_tables(connection: sa.Connection, migrations: str, to: str) -> 
 
 
 def tables(connection: sa.Connection) -> list[sa.Table]:
-    """Return all tables but Alembic's own. A table comes after those that it refers to."""
+    """Return all tables except Alembic's own table.
+
+    A table comes after the tables that it refers to.
+    """
     metadata = sa.MetaData()
     metadata.reflect(connection)
     return [table for table in metadata.sorted_tables if table.name != _VERSION_TABLE]

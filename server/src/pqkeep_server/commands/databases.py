@@ -92,7 +92,8 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     root_key: Annotated[
         list[Path] | None,
         typer.Option(
-            help="The root key's file. Repeat it for each shard, and for the old and the new root key"
+            help="The root key's file. Repeat it for each shard, and for the old and the new root "
+            "key"
             " if the root key was being changed."
         ),
     ] = None,
@@ -150,8 +151,8 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         list[str] | None,
         typer.Option(
             metavar="SETTING",
-            help="Keep a setting of the backup that names a place or a peer, such as port or smtp."
-            " Can be repeated. Others of this kind are left out; on a terminal, pqkeepd asks.",
+            help="Keep this setting of the backup, such as port or smtp. Can be repeated. Other "
+            "settings that name a place or a peer are left out; on a terminal, pqkeepd asks.",
         ),
     ] = None,
     user_ids: UserIds = None,
@@ -275,7 +276,7 @@ def _to_be_destroyed(restored: "Restored") -> Iterator[str]:
 
 
 def _settings_to_keep(settings: Mapping[str, str], keep: list[str] | None) -> set[str]:
-    """Return the settings to keep: those of --keep, or those that the operator agrees to."""
+    """Return the settings to keep: the settings of --keep, or those that the operator confirms."""
     if keep is None and sys.stdin.isatty():
         return {
             name for name, value in settings.items() if typer.confirm(f"Keep {name} = {value}?")
@@ -363,7 +364,8 @@ def migrate_store(
         log = f", {contents.records:,} audit records, root {contents.root.hex()}"
         typer.echo(f"{kind.name}: {contents.rows:,} rows{log if contents.root else ''}")
     typer.echo(
-        "The settings name the server. Start pqkeepd, and destroy the old files once everything works:"
+        "The settings name the server. Start pqkeepd, and destroy the old files once "
+        "everything works:"
         " nothing may start on them again."
         if moved
         else "The settings name the server already."

@@ -25,7 +25,9 @@ MAX_FILE = 1024 * 1024
 Tenant = Annotated[UUID, typer.Option(help="The tenant's id.")]
 Shard = Annotated[
     str | None,
-    typer.Option(help="The tenant's shard. By default the only shard, or the one with its rules."),
+    typer.Option(
+        help="The tenant's shard. The default is the only shard, or the shard that has its rules."
+    ),
 ]
 
 
