@@ -464,7 +464,7 @@ type ListKeyringsQuery struct {
 	CreatedSince string
 	// With a key that was used at this time or later.
 	UsedSince string
-	// Without a use of its keys at this time or later, or at any time.
+	// Only keyrings without a use of their keys at this time or later. Keyrings that were never used are included.
 	UnusedSince string
 	// Whether its keys are rotated automatically. Left out: both.
 	Rotated bool

@@ -279,7 +279,7 @@ type ChangeTenantRequest struct {
 	// Plan The new plan.
 	Plan *string `json:"plan,omitempty"`
 
-	// RequestsPerMinute The tenant's own rate limit, or plan for that of its plan.
+	// RequestsPerMinute The tenant's own rate limit, or plan for the plan's rate limit.
 	RequestsPerMinute interface{} `json:"requests_per_minute,omitempty"`
 
 	// Status Suspend the tenant, or reactivate it.
@@ -450,7 +450,7 @@ type CountsData struct {
 	// Total The counted records.
 	Total int `json:"total"`
 
-	// Values The values, also those that are not listed.
+	// Values The number of values, including values that are not listed.
 	Values int `json:"values"`
 }
 
@@ -484,7 +484,7 @@ type CreateKeyringRequest struct {
 	// DeletionAllowed Whether API keys with a scope that names `delete-keyring` may delete it. Only they, owners and admins can allow it.
 	DeletionAllowed *bool `json:"deletion_allowed,omitempty"`
 
-	// Derived Whether each call that encrypts or decrypts sends a `context`, which derives a key of its own. It cannot be changed. The purposes are then encrypt and decrypt.
+	// Derived Whether encryption and decryption need a `context`, from which a separate key is derived. It cannot be changed. The only purposes are then encrypt and decrypt.
 	Derived *bool `json:"derived,omitempty"`
 
 	// Description A description for people.
@@ -1467,7 +1467,7 @@ type InventoryKeyData struct {
 	// Owner A label of the keyring.
 	Owner string `json:"owner,omitempty"`
 
-	// Principals By principal, then operation: the first ones, as many as the request's `principals`.
+	// Principals Sorted by principal, then by operation. The request's `principals` limits their number.
 	Principals []PrincipalUsesData `json:"principals"`
 
 	// PrivateKey The private or symmetric key in the database.
@@ -1620,7 +1620,7 @@ type Keyring struct {
 	// Purposes What its keys may be used for.
 	Purposes []KeyPurpose `json:"purposes"`
 
-	// RetiredPublicKeysAllowed Whether `public_key` may be that of a retired version in new data.
+	// RetiredPublicKeysAllowed Whether new data may use a retired version's public key, sent as `public_key`.
 	RetiredPublicKeysAllowed bool `json:"retired_public_keys_allowed"`
 
 	// RotationDays Days after which an active key is rotated automatically.
@@ -1827,7 +1827,7 @@ type NewApiKeyData struct {
 	Version int `json:"version"`
 }
 
-// NoticeData A notice: its kind, its text, and the page where its cause is mended.
+// NoticeData A notice: its kind, its text, and the page where a user can end its cause.
 type NoticeData struct {
 	// Action What mends it.
 	Action string `json:"action"`
@@ -2212,7 +2212,7 @@ type PutWorkloadRoleRequest struct {
 	// Issuer The name of the issuer that signs the tokens.
 	Issuer string `json:"issuer"`
 
-	// LifetimeSeconds The longest life of a key. It ends earlier with its token, but not within a minute.
+	// LifetimeSeconds The longest life of an API key. It ends with its token if that is earlier, but lives at least a minute.
 	LifetimeSeconds *int `json:"lifetime_seconds,omitempty"`
 
 	// Scopes Permissions of the API key.
@@ -2286,7 +2286,7 @@ type ReEncryptBatchRequest struct {
 		// Reference Any text that identifies this item. Its result has the same text.
 		Reference string `json:"reference,omitempty"`
 
-		// To The keyring and algorithm of the target; its active key is used. Left out: those of the source.
+		// To The keyring and algorithm of the target; its active key is used. If left out, they are the source's.
 		To *struct {
 			// Algorithm Left out: that of the source; required for a legacy source.
 			Algorithm string `json:"algorithm,omitempty"`
@@ -2314,7 +2314,7 @@ type ReEncryptBatchRequest struct {
 	// Keyring The keyring of the key. Left out: `default`. Applies to all items, which then must not have it.
 	Keyring string `json:"keyring,omitempty"`
 
-	// To The keyring and algorithm of the target; its active key is used. Left out: those of the source. Applies to all items, which then must not have it.
+	// To The keyring and algorithm of the target; its active key is used. If left out, they are the source's. Applies to all items, which then must not have it.
 	To *struct {
 		// Algorithm Left out: that of the source; required for a legacy source.
 		Algorithm string `json:"algorithm,omitempty"`
@@ -2374,7 +2374,7 @@ type ReEncryptRequest struct {
 	// Keyring The keyring of the key. Left out: `default`.
 	Keyring string `json:"keyring,omitempty"`
 
-	// To The keyring and algorithm of the target; its active key is used. Left out: those of the source.
+	// To The keyring and algorithm of the target; its active key is used. If left out, they are the source's.
 	To *struct {
 		// Algorithm Left out: that of the source; required for a legacy source.
 		Algorithm string `json:"algorithm,omitempty"`
@@ -3732,7 +3732,7 @@ type WebhookData struct {
 	FailingSince *time.Time `json:"failing_since,omitempty"`
 	Id           string     `json:"id"`
 
-	// Kinds The kinds of notices that it gets. Empty: all, and later ones too.
+	// Kinds The kinds of notices that it gets. Empty: all kinds, including future ones.
 	Kinds []string `json:"kinds"`
 
 	// LastSuccessAt null: never.
@@ -4334,7 +4334,7 @@ type ListKeyringsParams struct {
 	// UsedSince With a key that was used at this time or later.
 	UsedSince *time.Time `form:"used_since,omitempty" json:"used_since,omitempty"`
 
-	// UnusedSince Without a use of its keys at this time or later, or at any time.
+	// UnusedSince Only keyrings without a use of their keys at this time or later. Keyrings that were never used are included.
 	UnusedSince *time.Time `form:"unused_since,omitempty" json:"unused_since,omitempty"`
 
 	// Rotated Whether its keys are rotated automatically. Left out: both.

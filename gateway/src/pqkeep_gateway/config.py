@@ -141,8 +141,8 @@ class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     roles, default_role or create_members. The most powerful role of a person applies. A person
     without any of these groups is refused."""
     local_passwords: bool = True
-    """Whether the tenant's people may also have passwords here. If false, they can neither sign in
-    with a password nor set one. API keys are not affected."""
+    """Whether the tenant's people may also have passwords here. If false, they cannot sign in
+    with a password, and cannot set one. API keys are not affected."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for contradictory settings."""
@@ -293,9 +293,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """Seconds for which a rotated API key is still accepted."""
     plans_file: Path | None = None
-    """A TOML file with changes to the built-in plans: for each plan a table such as [starter], with
-    any of monthly_price_usd, self_service, requests_per_minute, operations_per_month, pqc_keys,
-    keyrings, api_keys, algorithms and key_wrap. GET /billing/plans shows the result."""
+    """A TOML file with changes to the built-in plans. Each plan is a table such as [starter]. Its
+    keys, all optional, are monthly_price_usd, self_service, requests_per_minute,
+    operations_per_month, pqc_keys, keyrings, api_keys, algorithms and key_wrap. GET /billing/plans
+    shows the result."""
     policy_directory: Path | None = None
     """Cedar policies (*.cedar) in addition to the built-in ones."""
     redis_url: str | None = None
@@ -316,9 +317,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stripe: StripeSettings | None = None
     """The Stripe account. Without it invoice lines are recorded, but no payment is collected."""
     audit_sink: AUDIT_SINK | None = None
-    """The destination of the audit log's stream, as JSON lines: file:///…, syslog+unix:///…,
-    syslog+udp://host:port, syslog+tcp://host:port, syslog+tls://host:port, or https://… of a
-    collector (http on this machine only)."""
+    """The destination for the audit log's records, as JSON lines. It is file:///…,
+    syslog+unix:///…, syslog+udp://host:port, syslog+tcp://host:port, syslog+tls://host:port, or
+    https://… of a collector (http on this machine only)."""
     audit_sink_token_file: Path | None = None
     """The collector's bearer token: a secret file."""
     audit_sink_ca_file: Path | None = None

@@ -174,8 +174,8 @@ class KeyConnection:
     async def run(self) -> None:
         """Stay connected until cancelled.
 
-        A problem is logged after it has lasted for some seconds, when it changes, and now and then
-        while it lasts.
+        A problem that lasts for some seconds is logged. It is logged again when it changes, and at
+        intervals while it lasts.
         """
         now = asyncio.get_running_loop().time
         retry = FIRST_RETRY_SECONDS

@@ -79,7 +79,10 @@ class Finding:
 
     details: Details
     level: int = 0
-    """Increases when the cause grows, such as the time of its newest part. It raises the notice."""
+    """A number that grows with the cause, for example a time.
+
+    If it grows, the notice is raised again.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Template:
     endpoint: str = ""
     """The API's endpoint for the token."""
     was_it_you: bool = False
-    """Whether it says what to do if somebody else caused it."""
+    """True if the mail says what to do if another person caused it."""
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -167,8 +167,8 @@ class _Server:
     def leave(self) -> None:
         """Accept no more connections, and end with the last one.
 
-        An idle connection stays open until its next request, which is its last, or until its time
-        limit. The client may just be sending a request.
+        An idle connection stays open until its time limit, because the client may just be sending a
+        request. It serves one more request, and then closes.
         """
         self._is_leaving = True
         self._wake.set()

@@ -102,7 +102,10 @@ class UnknownShardError(UnavailableError):
 
 
 class Departures:
-    """Tenants that have left a shard, by its own report, until their placement is read again."""
+    """Tenants that have left a shard, as the shard reported.
+
+    A new look at the placement removes them.
+    """
 
     def __init__(self) -> None:
         self._left: dict[TenantId, str] = {}
@@ -231,9 +234,9 @@ class Shards:
     ) -> None:
         """Send a request to the shard of its tenant; see TenantKeyService.
 
-        If the tenant has left that shard, the request was not executed there, and is sent once to
-        the new one. The outcome is TENANT_MOVED while the tenant is being moved, UNAVAILABLE if its
-        shard has no settings.
+        If the tenant has left that shard, the request was not executed there. It is then sent once
+        to the new shard. The outcome is TENANT_MOVED while the tenant is being moved, UNAVAILABLE
+        if its shard has no settings.
         """
         if placement is None and request.tenant == INSTALLATION:
             placement = HERE

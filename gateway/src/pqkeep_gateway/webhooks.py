@@ -1,7 +1,7 @@
 """Webhooks: signed messages to addresses of a tenant, in the format of Standard Webhooks.
 
-A message is signed when it is sent. Its secret is derived from the pepper, the webhook and random
-bytes of the webhook's row, so a copy of the database is not enough to sign.
+A message is signed when it is sent. The signing secret is derived from the pepper, the webhook and
+random bytes in the webhook's row. So a copy of the database is not enough to sign.
 """
 
 import base64
@@ -85,7 +85,7 @@ class Webhook:
     previous_until: datetime | None = None
     """The end of the previous secret's overlap."""
     kinds: tuple[str, ...] = ()
-    """The kinds of notices that it gets; empty: all, and later ones too."""
+    """The kinds of notices that it gets. Empty means all kinds, including future kinds."""
     state: WebhookState = WebhookState.ACTIVE
     created_at: datetime
     created_by: str

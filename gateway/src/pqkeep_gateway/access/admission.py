@@ -339,7 +339,7 @@ class Admission:
         self._used_up: set[TenantId] = set()
         """The tenants with a used-up rate limit since the last ``take_used_up``."""
         self.closeness = Counter(dict.fromkeys(map(str, Closeness), 0))
-        """The requests of tenants near their rate limit, and refused ones, by Closeness."""
+        """Requests near their tenant's rate limit, and requests refused by it, by Closeness."""
 
     async def admit(
         self, credential: str, source_address: str, *, is_known: bool = True

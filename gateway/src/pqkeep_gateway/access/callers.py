@@ -24,8 +24,10 @@ class Credential(StrEnum):
 
     API_KEY = "API key"
     ROTATED_API_KEY = "rotated API key"
-    """A rotated key, still accepted during its overlap. It can also use keys, so that programs can
-    switch to new ones."""
+    """A rotated API key during its overlap.
+
+    It can also use keys, so programs can switch in time.
+    """
     WORKLOAD = "workload"
     """A short-lived API key of a role, for the token of a workload. It may not manage API keys."""
     OPERATOR = "operator"
@@ -82,7 +84,7 @@ class Permission(StrEnum):
     RUN_CANARIES = "run-canaries"
     """Disabling the sources of a campaign for a time, to see who still needs them."""
     DELETE_KEYRINGS = "delete-keyrings"
-    """An API key has it only if its scopes name it, and only for keyrings that allow deletion."""
+    """Deleting keyrings that allow it. An API key needs a scope that names this operation."""
     VIEW_TENANT = "view-tenant"
     """The tenant, its API keys' metadata and its audit log."""
     SEARCH = "search"

@@ -49,7 +49,9 @@ class CredentialLookups:
     async def find(
         self, digest: bytes, source_address: str, look_up: Callable[[bytes], Awaitable[T | None]]
     ) -> T | None:
-        """Return the result of ``look_up``, or None, without a call, if it recently returned None.
+        """Return the result of ``look_up``.
+
+        If it returned None recently, return None without a call.
 
         Raises TooManyUnknownCredentialsError, and the errors of ``look_up``.
         """

@@ -102,8 +102,8 @@ class LocalShares:
     async def announce_change(self) -> None:
         """Make all gateways discard their cached look-ups.
 
-        A gateway without the store has no valid ones, and announces a change when it is back. So
-        this tries the store in any case, for the gateways that have it.
+        A gateway without the store has no valid look-ups, and announces a change when the store is
+        back. So this method always tries the store, for the gateways that can reach it.
         """
         try:
             await self._store.announce_change()

@@ -139,8 +139,11 @@ OPERATIONS: Mapping[str, GatewayOperation] = {
 """The operations that scopes can name, by name."""
 
 NAMED_ONLY: frozenset[GatewayOperation] = frozenset({Operation.DELETE_KEYRING})
-"""Operations that an API key has only if a scope names them or ``delete-keyrings``. ``*`` does not include
-them, and neither does an API key without scopes: a stolen one could destroy keys."""
+"""Operations that an API key has only if a scope names them. ``delete-keyrings`` names them too.
+
+``*`` does not include them. An API key without scopes does not have them either: if it were stolen,
+it could destroy keys.
+"""
 
 _EVERYTHING = frozenset(OPERATIONS.values()) - NAMED_ONLY
 

@@ -1,8 +1,8 @@
 """/api/v1/approvals: requests that a second person approves.
 
 In a tenant that requires approval, the gate stores a person's request instead of executing it. The
-endpoints here decide stored requests. The request is executed by the handler of its own endpoint,
-as its requester, with the checks and records of a request that needs no approval.
+endpoints here decide stored requests. The handler of the request's own endpoint executes it in the
+requester's name. Checks and records are the same as without an approval.
 """
 
 from collections.abc import Iterable, Mapping

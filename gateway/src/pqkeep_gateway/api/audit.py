@@ -1,6 +1,7 @@
 """/api/v1/audit: the audit log, and the proofs that it is unchanged.
 
-An operator sees all records, every other caller those of their tenant. Reading leaves no record.
+An operator sees all records. Every other caller sees the records of their own tenant. Reading
+leaves no record.
 """
 
 import asyncio
@@ -381,9 +382,9 @@ class _Audit:
     async def tlog_proof(self, call: ApiCall) -> Document:
         """Return a C2SP tlog-proof of a record: a file that verifies offline.
 
-        It has the record as its extra data, the inclusion proof, and the newest checkpoint that
-        covers the record and has cosignatures of witnesses. Without witnesses, it has the newest
-        checkpoint. Save it with the extension .tlog-proof.
+        It has the record as extra data, the inclusion proof, and a checkpoint. This is the newest
+        checkpoint that covers the record and has cosignatures of witnesses. Without witnesses, it
+        has the newest checkpoint. Save it with the extension .tlog-proof.
         """
         record_id, log = call[RECORD_ID], await self._logs.one(call)
         note = (await log.ask(GetNote(tenant=INSTALLATION, covering=record_id))).text

@@ -79,7 +79,9 @@ class CountsData(Data, frozen=True, kw_only=True):
 
     counts: tuple[CountData, ...]
     total: Annotated[int, Meta(ge=0, description="The counted records.")]
-    values: Annotated[int, Meta(ge=0, description="The values, also those that are not listed.")]
+    values: Annotated[
+        int, Meta(ge=0, description="The number of values, including values that are not listed.")
+    ]
     next: Annotated[
         int | str | None,
         Meta(

@@ -154,8 +154,8 @@ def merged(
     """Return the first records of several logs' pages, and the next place.
 
     ``begin`` has the position at which each page began. The list ends at the last record of a page
-    that is not the last of its log: the following records of that log are unknown, and come before
-    later ones of other logs.
+    that is not the last of its log: the following records of that log are unknown, and would come
+    before later records of other logs.
     """
     at = [LAST if newest_first and start is None else start or 0 for start in begin]
     waiting = [list(map(record, page.lines)) for page in pages]
@@ -267,7 +267,8 @@ CAMPAIGN = recorded_name_field(
 ).optional()
 PAGE_VIEWS = boolean_field(
     "page_views",
-    "Whether to include page views: successful lists of keys, keyrings and rules in people's sessions.",
+    "Whether to include page views: successful lists of keys, keyrings and rules in people's "
+    "sessions.",
     example=False,
 ).or_default(default=True)
 RECORDS_LIMIT = _limit(MAX_PAGE)

@@ -121,7 +121,7 @@ class ItemCall:
         self._call: ApiCall | None = None
         self.reference: str | None = None
         self.values = _NO_FIELDS
-        """The item's fields, and those that apply to all items."""
+        """The item's fields, and the fields that apply to all items."""
         self.question: Question | None = None
         self.response: Data | ApiError | None = None
         self.notice: RuleNotice | None = None

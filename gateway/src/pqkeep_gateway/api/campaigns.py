@@ -364,7 +364,10 @@ class _Campaigns:
         )
 
     async def end_canary(self, call: ApiCall) -> CanaryData:
-        """Enable the disabled sources at once, except those that a person has disabled since."""
+        """Enable the disabled sources at once.
+
+        Sources that a person has disabled since stay disabled.
+        """
         tenant, now = call.tenant.tenant, date_of(self._clock())
         campaign = await self._stored.get(tenant, call[NAME])
         canary = campaign.canary

@@ -182,8 +182,8 @@ class InventoryKeyData(Data, frozen=True, kw_only=True):
     principals: Annotated[
         tuple[PrincipalUsesData, ...],
         Meta(
-            description="By principal, then operation: the first ones, as many as the request's "
-            "`principals`."
+            description="Sorted by principal, then by operation. The request's `principals` "
+            "limits their number."
         ),
     ]
     may_use: Annotated[

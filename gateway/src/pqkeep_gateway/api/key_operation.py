@@ -266,7 +266,7 @@ class KeyAccess:
     async def campaigns_of(
         self, tenant: TenantId, requests: Iterable[Request[Any]]
     ) -> Mapping[str, Campaign]:
-        """Return the campaigns that requests name, by name, without those that do not exist.
+        """Return the campaigns that requests name, by name. Missing campaigns are left out.
 
         Raises UnavailableError.
         """

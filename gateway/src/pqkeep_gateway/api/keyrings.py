@@ -224,8 +224,8 @@ TRANSIT_TYPE_ = text_field(
 ).optional()
 DERIVED = boolean_field(
     "derived",
-    "Whether each call that encrypts or decrypts sends a `context`, which derives a key of its own. "
-    "It cannot be changed. The purposes are then encrypt and decrypt.",
+    "Whether encryption and decryption need a `context`, from which a separate key is "
+    "derived. It cannot be changed. The only purposes are then encrypt and decrypt.",
     example=False,
 ).or_default(default=False)
 DELETION_ALLOWED = boolean_field(
@@ -300,7 +300,10 @@ USED_SINCE = time_field(
     "used_since", "With a key that was used at this time or later.", _TIME
 ).optional()
 UNUSED_SINCE = time_field(
-    "unused_since", "Without a use of its keys at this time or later, or at any time.", _TIME
+    "unused_since",
+    "Only keyrings without a use of their keys at this time or later. Keyrings that were "
+    "never used are included.",
+    _TIME,
 ).optional()
 ROTATED = boolean_field(
     "rotated", "Whether its keys are rotated automatically. Left out: both.", example=True
@@ -355,7 +358,10 @@ class Keyring(Data, frozen=True, kw_only=True):
     ]
     retired_public_keys_allowed: Annotated[
         bool,
-        Meta(description="Whether `public_key` may be that of a retired version in new data."),
+        Meta(
+            description="Whether new data may use a retired version's public key, sent as "
+            "`public_key`."
+        ),
     ]
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")

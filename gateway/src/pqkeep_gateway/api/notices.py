@@ -66,7 +66,7 @@ class State(StrEnum):
 
 
 class NoticeData(Data, frozen=True, kw_only=True):
-    """A notice: its kind, its text, and the page where its cause is mended."""
+    """A notice: its kind, its text, and the page where a user can end its cause."""
 
     id: Identifier
     kind: NoticeKind
@@ -150,7 +150,8 @@ _TENANT = cast(
     "Field[TenantId | None]",
     uuid_field(
         TENANT.name,
-        "The tenant. Only for operators; left out: the installation. Other callers have one tenant.",
+        "The tenant. Only for operators; left out: the installation. Other callers have one "
+        "tenant.",
         str(TENANT.example),
     ).optional(),
 )

@@ -142,9 +142,7 @@ def _parse_transports(value: object) -> tuple[str, ...]:
 
 
 _ID = uuid_field("id", "The passkey's identifier.", _EXAMPLE_ID, not_found="no such passkey")
-_NAME = text_field(
-    "name", "A name by which its owner recognizes it.", _PASSKEY.name, at_most=MAX_NAME
-)
+_NAME = text_field("name", "A name that its owner recognizes.", _PASSKEY.name, at_most=MAX_NAME)
 _OPTIONAL_NAME = _NAME.described(f"{_NAME.description} Left out: the browser's name.").optional()
 _CREDENTIAL_ID = base64_field(
     "credential_id",
@@ -387,8 +385,8 @@ class _Passkeys:
     async def remove(self, call: ApiCall) -> RemovedPasskeyData:
         """Remove one of the person's passkeys, and end the other sessions.
 
-        The step-up must be by the passkey itself, by an older factor, or by one that is at least
-        seven days old. The last second factor stays while the organization requires one.
+        The step-up must use the passkey itself, an older factor, or a factor that is at least seven
+        days old. The last second factor stays while the organization requires one.
         """
         person, token = call.person, call.step_up_token
         factor_at = await self._step_up.factor_at(person, token) if token else None

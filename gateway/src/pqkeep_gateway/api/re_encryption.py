@@ -97,8 +97,8 @@ def _parse_to(value: object) -> To:
 
 TO: Field[To] = Field(
     name="to",
-    description="The keyring and algorithm of the target; its active key is used. Left out: "
-    "those of the source.",
+    description="The keyring and algorithm of the target; its active key is used. If left out, "
+    "they are the source's.",
     schema=object_schema(_TARGET_FIELDS),
     example={"algorithm": Algorithm.X_WING},
     parse=_parse_to,

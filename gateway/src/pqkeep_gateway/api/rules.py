@@ -70,7 +70,7 @@ class Replacement(NamedTuple):
     """The algorithms that the rule ends."""
     successor: Algorithm | None
     uses: tuple[RuleUse, ...] = WHOLE_USES
-    """The uses that the rule ends, without those that the request excludes."""
+    """The uses that the rule ends. Uses that the request excludes are left out."""
 
 
 _SLH_DSA = (

@@ -180,7 +180,7 @@ def _parse_rate(value: object) -> int | Literal["plan"]:
 
 _RATE: Field[int | Literal["plan"] | None] = Field(
     name="requests_per_minute",
-    description="The tenant's own rate limit, or plan for that of its plan.",
+    description="The tenant's own rate limit, or plan for the plan's rate limit.",
     schema={
         "oneOf": [
             {"type": "integer", "minimum": 1, "maximum": MAX_RATE},
@@ -346,7 +346,7 @@ class _Tenants:
     async def list_tenants(self, call: ApiCall) -> TenantsData:
         """List tenants: all for an operator, their own for other callers.
 
-        Of those that match every filter, a page begins at `offset`, or `after` a tenant.
+        Every filter must match. The page begins at `offset`, or `after` a tenant.
         """
         own = call.principal.tenant
         statuses, plans = call[_OF_STATUS], call[_OF_PLAN]

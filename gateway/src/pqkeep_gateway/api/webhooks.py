@@ -75,12 +75,16 @@ class WebhookData(Data, frozen=True, kw_only=True):
     ]
     kinds: Annotated[
         tuple[str, ...],
-        Meta(description="The kinds of notices that it gets. Empty: all, and later ones too."),
+        Meta(
+            description="The kinds of notices that it gets. Empty: all kinds, including future "
+            "ones."
+        ),
     ]
     state: Annotated[
         WebhookState,
         Meta(
-            description="disabled: by a person, by status 410, or after five days without a success."
+            description="disabled: by a person, by status 410, or after five days without a "
+            "success."
         ),
     ]
     created_at: Timestamp
@@ -183,7 +187,7 @@ _NAME = recorded_name_field("name", "The webhook's name. The audit log shows it.
 _NEW_NAME = _NAME.described("The webhook's new name. Left out: as before.").optional()
 _KINDS: Field[tuple[str, ...]] = Field(
     name="kinds",
-    description="The kinds of notices to send. Empty: all, and later ones too.",
+    description="The kinds of notices to send. Empty: all kinds, including future ones.",
     schema={
         "type": "array",
         "items": {"type": "string", "enum": list(TENANT_KINDS)},

@@ -271,7 +271,8 @@ _CLAIMS = Field(
 )
 _LIFETIME = integer_field(
     "lifetime_seconds",
-    "The longest life of a key. It ends earlier with its token, but not within a minute.",
+    "The longest life of an API key. It ends with its token if that is earlier, but lives at "
+    "least a minute.",
     900,
     at_least=int(MIN_LIFETIME.total_seconds()),
     at_most=int(MAX_LIFETIME.total_seconds()),
@@ -487,7 +488,7 @@ class _Workloads:
     async def put_issuer(self, call: ApiCall) -> WorkloadIssuerData | Existing:
         """Add an issuer of workloads' tokens, or replace the one with its name.
 
-        The keys of its workloads end, and they exchange their tokens again.
+        The API keys of its workloads end, and the workloads must exchange their tokens again.
         """
         tenant = await visible_tenant(call, self._tenants)
         url, jwks = call[_URL], call[_JWKS]
@@ -517,7 +518,7 @@ class _Workloads:
     async def put_role(self, call: ApiCall) -> WorkloadRoleData | Existing:
         """Add a role for workloads, or replace the one with its name.
 
-        The keys of its workloads end, and they exchange their tokens again.
+        The API keys of its workloads end, and the workloads must exchange their tokens again.
         """
         tenant = await visible_tenant(call, self._tenants)
         await require_keyrings(call, tenant.id, self._keys)

@@ -165,7 +165,8 @@ class IssuerKeys:
 def check_issuer(addresses: PublicAddresses, issuer: str, *, is_fetched: bool) -> None:
     """Check the URL of an issuer. Raises InvalidUrlError.
 
-    ``is_fetched``: whether its keys come from there, so that its address must be reachable.
+    ``is_fetched``: True if the issuer's keys are fetched from the URL. Then the address must be
+    public.
     """
     host_of(issuer)
     if is_fetched and not addresses.may_be(issuer):

@@ -1,8 +1,8 @@
 """Delivers outgoing mail at least once.
 
-A mail is stored in the transaction of its cause. A gateway claims the mail before it delivers it. The
-claim is one conditional UPDATE, which postpones the mail beyond the longest delivery, so that no
-other gateway delivers it at the same time. If the gateway stops, the mail becomes due again. A
+A mail is stored in the transaction of its cause. A gateway claims the mail before it delivers it.
+The claim is one conditional UPDATE. It postpones the mail beyond the longest delivery, so no other
+gateway delivers the mail at the same time. If the gateway stops, the mail becomes due again. A
 gateway that was paused during its claim leaves the mail to the others. Failed attempts are repeated
 with growing pauses until the mail expires.
 """

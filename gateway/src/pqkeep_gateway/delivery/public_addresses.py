@@ -1,7 +1,7 @@
 """Connects to public addresses only, so that a URL of a tenant reaches no internal service.
 
 A name is resolved once. All of its addresses are checked, and the connection goes to a checked
-address, so a name that changes in between changes nothing.
+address. A later change of the name has no effect.
 """
 
 import socket
@@ -116,8 +116,8 @@ def is_public(address: str) -> bool:
 def _is_own(address: str) -> bool:
     """Return whether an address is one of this host. No packet is sent.
 
-    The kernel may connect to a further address of the host from the first one, but only a host's
-    own address can be bound. That says nothing where the kernel lets any address be bound.
+    The kernel may use the host's first address to connect to its other addresses. But only the
+    host's own addresses can be bound. That says nothing where the kernel lets any address be bound.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):

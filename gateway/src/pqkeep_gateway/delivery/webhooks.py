@@ -1,9 +1,9 @@
 """Sends messages to webhooks: each at least once, with the same webhook-id, by one gateway at a time.
 
 A message is stored in the transaction of its cause. A gateway holds the webhook by one conditional
-UPDATE for longer than an attempt takes. If the gateway stops, another one sends the message after
-that. A webhook has one attempt at a time, and failing webhooks have only a part of all attempts, so
-that they do not delay the others.
+UPDATE for longer than an attempt takes. If the gateway stops, another one then sends the
+message. A webhook has one attempt at a time. Failing webhooks get only a part of all attempts, so
+they do not delay other webhooks.
 
 The receiver is a stranger: only public addresses are reached, redirects are not followed, and of the
 response only the status is read, for a limited time.

@@ -1,8 +1,8 @@
 """Carries checkpoints of the audit log to witnesses, and their cosignatures back.
 
 The key service decides which witness is due, and verifies each response. This carrier posts bytes
-and returns bytes. It follows no redirect, and verifies TLS. Time and size of a response are limited,
-and each witness has a thread of its own, so that one witness delays nothing else.
+and returns bytes. It follows no redirect, and verifies TLS. Time and size of a response are
+limited. Each witness has its own thread, so a slow witness delays no other work.
 """
 
 import asyncio

@@ -149,8 +149,8 @@ def _has_too_many_elements(body: bytes | bytearray, nested: frozenset[str]) -> b
 def _one_level(text: str, body: bytes | bytearray, nested: frozenset[str]) -> str:
     """Return the object with empty arrays and objects, except in members that may be nested.
 
-    These are then only scanned: 16 KiB take 0.14 ms instead of 6 ms for parsing. The text is
-    returned as it is if it may have duplicate names, which the fast decoder does not detect.
+    These are then only scanned: 16 KiB take 0.14 ms instead of 6 ms for parsing. The fast decoder
+    does not detect duplicate names. If they are possible, the text is returned unchanged.
     """
     members = _MEMBERS.decode(text)
     starts = {name: bytes(member)[:1] for name, member in members.items() if name not in nested}

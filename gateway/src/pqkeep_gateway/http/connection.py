@@ -1,9 +1,10 @@
 """One HTTP connection: from bytes to requests, with limits, and from responses to bytes.
 
 httptools parses. This module limits the size and time of everything except bodies, which each
-endpoint limits (``body``). A request is handed over when its head has arrived, with its body if
-that is complete. The next request is parsed after its response. A complete request whose head has
-the same bytes as the previous one is not parsed again: programs repeat their heads.
+endpoint limits (``body``). A request is handed over when its head has arrived. If the body is
+complete too, it comes with the head. The next request is parsed after its response. If a complete
+request's head has the same bytes as the previous head, it is not parsed again: programs repeat
+their heads.
 
 ``watching`` checks each connection from its beginning to its end. A connection's phase is the event
 that it waits for, with a time limit. The phase and its progress are determined at each check, so a
@@ -57,7 +58,7 @@ MAX_KEPT_HEAD = 2048
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with the overhead of chunks and trailers, read or discarded."""
 HIGH_WATER = 65_536
-"""Bytes of a body, or after a request, that are buffered before the client must wait."""
+"""Bytes that are buffered of a body, or after a request, before the client must wait."""
 NO_BODY = frozenset({204, 304})
 """Statuses without a body, even if the headers announce one."""
 STATUS_LINE = {

@@ -1,9 +1,9 @@
-"""Counts connections, and chooses the ones to close when there are too many.
+"""Counts connections, and chooses which to close when there are too many.
 
 Behind a proxy or NAT many clients share one address. So an address at its limit is not refused: a
 new connection replaces an unused one of the same address. A trusted proxy's address has no limit of
-its own. The unused connection is found by the clock algorithm: the oldest one that was not used
-since its last check.
+its own. The clock algorithm finds the unused connection: the oldest connection without a use since
+its last check.
 """
 
 import asyncio

@@ -231,7 +231,7 @@ class Endpoint:
     """Returns the change that a second person must approve, in tenants that require it; None:
     nothing. Such an endpoint has no ``ask``. Raises the handler's errors."""
     during_enrollment: bool = False
-    """Whether people may call it before they have their required second factor."""
+    """Whether people may call it before they have set up their required second factor."""
     address_limit: Limit | None = None
     """The limit per source address; operators are not counted."""
     disabled: str = ""

@@ -148,7 +148,10 @@ class Pipeline:
         path: str,
         permission: Permission,
     ) -> SentCookies:
-        """Return the cookies of a request. Raises ApiError if it needs one that occurs twice."""
+        """Return the cookies of a request.
+
+        Raises ApiError for a duplicate of a cookie that it needs.
+        """
         sent = self.cookies.read(header_list)
         if b"x-api-key" not in headers:
             host, needs_session = headers.get(b"host", b""), permission is not Permission.PUBLIC

@@ -33,8 +33,10 @@ SINGLE = frozenset(
         b"x-vault-wrap-ttl",
     }
 )
-"""Headers that may occur only once, because a proxy and this service could otherwise use different
-ones."""
+"""Headers that may occur only once.
+
+Of two values, a proxy and this service could use different ones.
+"""
 
 _PATH = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 """The characters of RFC 3986, section 3.3. A ``%`` that begins no escape is a literal."""

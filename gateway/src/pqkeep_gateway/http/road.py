@@ -230,7 +230,7 @@ class Road:
         trace: Trace | None = None,
         face: Face | None = None,
     ) -> None:
-        """Take the endpoints of the API, those outside it, the other pages by path, and a face."""
+        """Take the API's endpoints, other endpoints, other pages by path, and a face."""
         self._pipeline = pipeline
         self._keys = keys
         self._trace = trace

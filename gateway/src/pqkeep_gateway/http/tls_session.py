@@ -1,8 +1,8 @@
 """TLS 1.3 of one connection, with the standard library's ssl: bytes in, bytes out.
 
 The event loop's own TLS reports a connection only after its handshake. Here the handshake is part
-of the connection: it counts, has a deadline, can be evicted from its first byte on, and closes like
-other connections.
+of the connection: from its first byte on, it counts, has a deadline and can be evicted. It closes
+like other connections.
 """
 
 import ssl

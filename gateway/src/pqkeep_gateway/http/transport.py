@@ -7,7 +7,7 @@ from typing import Any
 from pqkeep_gateway.http.tls_session import TlsSession
 
 GATHERED = 32_768
-"""Bytes that are gathered before they are sent, so that writing can be paused in time."""
+"""Bytes that are gathered before they are sent, so that writing can still be paused."""
 
 
 class GatheringTransport(asyncio.Transport):

@@ -272,7 +272,7 @@ class _Collected:
 
 
 def exposition(table: Iterable[Metric], samples: Samples) -> bytes:
-    """Return the metrics of a table that have values, and those of this process."""
+    """Return the metrics of a table that have values, and this process's metrics, as text."""
     registry = CollectorRegistry(auto_describe=False)
     collected = _Collected([_family(metric, samples) for metric in table])
     registry.register(cast("Collector", collected))

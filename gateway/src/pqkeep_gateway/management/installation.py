@@ -96,7 +96,7 @@ class Installation:
     accounts: Accounts | None
     operators: tuple[Operator, ...] | None
     shards: tuple[ShardState, ...]
-    """``default`` first, and those that are missing in the settings last."""
+    """Shard ``default`` comes first. Shards that are missing in the settings come last."""
     mail: MailMode
     certificates: Mapping[str, float]
     """Expiry times, in Unix seconds."""

@@ -23,8 +23,11 @@ DELAYS = (0, 5, 20, 60)
 ATTEMPTS_PER_DELAY = Limit(20, HOUR)
 """Failed attempts until the next delay applies. The last delay has no end while attempts go on."""
 USED_CODES = Limit(20, 15 * MINUTE)
-"""Used codes that are not counted as guesses. More than that count as failed attempts, because each
-costs the service as much as a wrong code."""
+"""Used codes that do not count as guesses.
+
+Above this limit, a used code counts as a failed attempt, because it costs the service as much as a
+wrong code.
+"""
 MAIL_PER_ACCOUNT = Limit(5, 15 * MINUTE)
 """Codes after a correct password, and invitations."""
 MAIL_BY_ANYBODY = Limit(2, 30 * MINUTE)

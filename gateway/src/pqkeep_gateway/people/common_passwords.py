@@ -1,9 +1,9 @@
 """Passwords of twelve or more characters that attackers try first.
 
-People make such passwords of one or two common passwords with digits before or after, of a keyboard
-run, or of a repetition. They add capitals and punctuation, and write signs for letters. The common
-passwords are a published list, stored as digests. The script requirements/common-passwords runs
-this file to make them.
+People build passwords from one or two common passwords with digits before or after, from a keyboard
+run, or from a repetition. They add capitals and punctuation, and write signs for letters. The
+common passwords are a published list, stored as digests. The script requirements/common-passwords
+runs this file to make them.
 """
 
 import sys

@@ -51,8 +51,8 @@ class PasswordResets:
     async def begin(self, email: str, attribution: Attribution) -> None:
         """Send a token to an address. Raises TooManyAttemptsError.
 
-        For an unknown address, or a tenant without passwords, the work is the same, but the mail
-        is discarded when it is due.
+        The work is the same for an unknown address and for a tenant without passwords. But that
+        mail is discarded when it is due.
         """
         await self._attempts.count_mail(email, attribution.source_address)
         account = await self._users.find_by_email(email)

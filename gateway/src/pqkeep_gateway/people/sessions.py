@@ -1,11 +1,11 @@
 """Sessions of signed-in users.
 
 A session has two opaque tokens. The access token authenticates requests for 15 minutes. The refresh
-token is exchanged once for a new pair. Its second use means that it was copied, and ends the session
-(RFC 9700, section 4.14.2). There is one exception: the same client may repeat the exchange within
-GRACE, from a second tab, or after a lost response. It gets the same pair, derived from the exchanged
-token, the pepper and a salt, so there is never a second valid pair. A session ends after its
-lifetime, even if it is refreshed.
+token is exchanged once for a new pair. A second use means that the token was copied, so it ends the
+session (RFC 9700, section 4.14.2). There is one exception: the same client may repeat the exchange
+within GRACE, from a second tab, or after a lost response. The client gets the same pair, because
+the pair is derived from the exchanged token, the pepper and a salt. So there is never a second
+valid pair. A session ends after its lifetime, even if it is refreshed.
 
 A user's list of sessions has client names from the header User-Agent. Clients can send any header,
 so a name has letters, digits and a few punctuation marks. It only helps users to recognize their own

@@ -8,8 +8,8 @@ the token stays reserved and cannot be used again.
 A request with an Idempotency-Key may be repeated with its used token. A client that lost the
 response can so get it again.
 
-A step-up can also give a proof. It covers the session's sensitive actions for five minutes, except
-those that always need a step-up of their own (``pqkeep_gateway.access.callers``). The proof is a
+A step-up can also give a proof. It covers the session's sensitive actions for five minutes. Actions
+that always need their own step-up are excepted (``pqkeep_gateway.access.callers``). The proof is a
 token in its own cookie, so a copy of the access token does not include it. The database has a
 digest of token, session, user, role and end: the proof ends with the session, and when the role
 changes.

@@ -37,7 +37,7 @@ def contents() -> Mapping[str, bytes]:
 
 
 def _problems(language: str) -> bytes:
-    """Return the API's messages as a module: whole ones by text, and those with values."""
+    """Return the API's messages as a JavaScript module: fixed ones, and patterns with values."""
     messages, patterns = {}, []
     for text, translation in module(language, PROBLEM).items():
         parts = PLACE.split(text)

@@ -105,7 +105,7 @@ _LOOKUPS = {
     Operation.GET_KEYRING,
     Operation.LIST_KEYRINGS,
 }
-"""Operations that neither use nor change a key. Opening a page does some of them."""
+"""Operations that do not use or change a key. Opening a page causes some of these operations."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 Rows = Sequence[tuple[str, dict[str, int]]]
 

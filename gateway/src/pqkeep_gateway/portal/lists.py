@@ -425,7 +425,7 @@ def parsed(kind: ListKind, typed: str, now: datetime) -> Parameters:
 
 
 def _tokens(typed: str) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield each token with its filter's name, its value, and whether it excludes."""
+    """Yield each token with its filter's name, its value, and True if the filter excludes."""
     place = 0
     while place < len(typed):
         found = _TOKEN.match(typed, place)

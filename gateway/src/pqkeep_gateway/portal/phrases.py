@@ -117,7 +117,10 @@ class _Element:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is code without values, which stands in a message as it is."""
+        """True for a code element that contains only text.
+
+        A message contains such an element unchanged.
+        """
         return self.name == "code" and all(isinstance(piece, str) for piece in _flat(self))
 
     @property

@@ -74,7 +74,7 @@ PARTS: Mapping[str, str] = {
     "installation": "The state of the installation, for operators.",
     "search": "Finding things by a part of their name, for people and operators.",
     "usage": "Key operations over time, and the limits.",
-    "notices": "What needs attention, who has seen it, and which kinds a tenant wants.",
+    "notices": "Problems that need attention, who has seen them, and which kinds a tenant wants.",
     "audit": "The audit log, and the proofs that it is unchanged.",
     "service": "The service itself.",
 }

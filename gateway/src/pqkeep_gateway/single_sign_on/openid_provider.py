@@ -1,8 +1,9 @@
 """Requests to one provider of single sign-on: discovery, token endpoint and UserInfo.
 
-The standard library's HTTP client blocks, so every provider has its own threads, and a slow one does
-not delay others. Redirects are not followed. Proxies of the environment are not used. An endpoint
-must not be in a network that is nearer to the gateway than the provider itself.
+The standard library's HTTP client blocks. So every provider has its own threads, and a slow
+provider does not delay other providers. Redirects are not followed. Proxies of the environment are
+not used. An endpoint must not be in a network that is nearer to the gateway than the provider
+itself.
 """
 
 import asyncio

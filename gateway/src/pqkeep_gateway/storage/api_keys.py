@@ -41,7 +41,7 @@ class ApiKeyStatus(StrEnum):
 
 
 class ApiKeyState(StrEnum):
-    """The states by which API keys are listed. An expired one is neither active nor revoked."""
+    """The states by which API keys are listed. An expired API key is not active and not revoked."""
 
     ACTIVE = "active"
     EXPIRED = "expired"
@@ -222,7 +222,7 @@ class SqlApiKeys:
             return tuple(map(_api_key, (await connection.execute(query)).all()))
 
     async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
-        """Return the number of a tenant's API keys, revoked ones included, or of the valid ones."""
+        """Return the number of a tenant's API keys: of all of them, or only of the valid ones."""
         is_counted = sa.true() if valid_at is None else _is_valid(valid_at)
         return await self._count(_of(tenant), is_counted)
 

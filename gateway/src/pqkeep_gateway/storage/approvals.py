@@ -193,7 +193,7 @@ class SqlApprovals:
     ) -> Page[Approval]:
         """Return a tenant's requests, newest first.
 
-        ``waiting``: only those that wait, or only the others.
+        ``waiting``: True for waiting requests only, False for all others, None for both.
 
         Raises PositionNotFoundError.
         """

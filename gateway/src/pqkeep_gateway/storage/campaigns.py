@@ -179,9 +179,9 @@ class SqlCampaigns:
     ) -> Campaign:
         """Store a campaign, or replace the one with its name; return the stored campaign.
 
-        Raises TenantNotFoundError, TooManyCampaignsError, CampaignExistsError for an existing one
-        unless ``replaces``, and CanaryRunsError if other sources would replace those of a running
-        canary.
+        Raises TenantNotFoundError, TooManyCampaignsError, and CampaignExistsError if the campaign
+        exists and ``replaces`` is False. Raises CanaryRunsError if the sources would change during
+        a canary.
         """
         is_same = _is_named(campaign.tenant, campaign.name)
         changes = {

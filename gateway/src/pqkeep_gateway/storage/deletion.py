@@ -172,7 +172,7 @@ class SqlDeletions:
         ]
 
     async def list_kept(self, tenants: Collection[TenantId]) -> Sequence[TenantId]:
-        """Return the given tenants that are neither deleted nor scheduled for deletion."""
+        """Return those of the given tenants that are not deleted and not scheduled for deletion."""
         is_one = TENANTS.c.id.in_(tenants)
         is_gone = sa.or_(_IS_SCHEDULED, TENANTS.c.status == TenantStatus.DELETED)
         async with read_transaction(self._engine) as connection:

@@ -1,7 +1,7 @@
 """Last uses of credentials in SQL: columns of the credentials' tables, and networks of API keys.
 
-A network that is new for an API key opens a notice, unless the API key is in its first day, or was
-used from MAX_NETWORKS networks: then it is not bound to a place.
+A network that is new for an API key opens a notice. There is no notice on the API key's first day,
+and none after MAX_NETWORKS networks: then it is not bound to a place.
 """
 
 from collections.abc import Mapping, Sequence

@@ -41,8 +41,10 @@ MARGIN_SECONDS = 3600
 """Seconds for which an idle window is kept beyond its length, for changes of the server's clock."""
 
 CACHE_SECONDS = 30
-"""The longest time that gateways cache look-ups, if an announcement is lost, or if an attacker
-writes the change counter."""
+"""The longest time that gateways cache look-ups.
+
+It counts if an announcement is lost, or if an attacker writes the change counter.
+"""
 
 CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"

@@ -559,8 +559,10 @@ NOTICE_CHECKS = Table(
     Column("held_until_us", BigInteger, nullable=False),
     Column("mailed_at_us", BigInteger, nullable=True),
 )
-"""When a tenant's notices are checked next, until when a gateway does so alone, and the time of the
-last mail. Zero stands for the installation."""
+"""The times of a tenant's next check for notices, and of its last mail.
+
+Until ``held_until_us``, one gateway has the check alone. Zero stands for the installation.
+"""
 
 CAMPAIGNS = Table(
     "campaigns",

@@ -75,7 +75,7 @@ class SqlShards:
             ]
 
     async def tenants_in(self, shard: str) -> Sequence[TenantId]:
-        """Return the tenants of a shard, oldest first, without deleted ones."""
+        """Return the tenants of a shard, oldest first. Deleted tenants are left out."""
         query = sa.select(TENANTS.c.id).where(
             TENANTS.c.shard == shard, TENANTS.c.status != TenantStatus.DELETED
         )

@@ -51,8 +51,8 @@ _SPACES = "".join(
 def normalized_name(text: str) -> str:
     """Return a name in its stored form: NFC, without spaces and joiners around it.
 
-    Raises ValueError for a text without a visible character, of more than MAX_NAME code points, or
-    with anything except letters, marks, numbers, punctuation, symbols, joiners and spaces.
+    Raises ValueError for a text without a visible character, or of more than MAX_NAME code points.
+    Only letters, marks, numbers, punctuation, symbols, joiners and spaces are valid.
     """
     given = text.strip(_SPACES + _JOINERS)
     if len(given) > _MAX_GIVEN:

@@ -63,7 +63,7 @@ class TooManyWebhooksError(Exception):
 
 
 class DeliveryNotFoundError(Exception):
-    """The webhook has no such message, or it is no longer kept."""
+    """The webhook has no such message, or the message was deleted."""
 
 
 class WebhookDisabledError(Exception):
@@ -308,10 +308,10 @@ class SqlWebhooks:
         return [due for due in found if due is not None]
 
     async def settle(self, due: Due, result: Result, pauses: Pauses, now: datetime) -> bool:
-        """Store the result of an attempt, and let the webhook's next message go.
+        """Store the result of an attempt, and let the webhook's next message be sent.
 
-        Returns False, and changes nothing, if the lease is over and another gateway has the
-        webhook, or if the webhook was removed.
+        Returns False without a change if the webhook was removed, or if its lease has ended and
+        another gateway has it.
         """
         webhook, delivery = due.webhook, due.delivery
         query = sa.select(WEBHOOKS).where(WEBHOOKS.c.id == webhook.id).with_for_update()

@@ -242,10 +242,9 @@ class SqlWorkloads:
     async def add_key(
         self, issuer: Issuer, role: Role, exchange: Exchange, now: datetime, audit_event: Event
     ) -> None:
-        """Store a key for a workload.
+        """Store an API key for a workload. Raises TooManyExchangesError.
 
-        Raises RoleNotFoundError if the role or its issuer changed since they were read, and
-        TooManyExchangesError.
+        Raises RoleNotFoundError if the role or its issuer changed after it was read.
         """
         of_role = WORKLOAD_KEYS.c.role_id == role.id
         is_counted = WORKLOAD_KEYS.c.kept_until_us > microseconds(now)

@@ -89,7 +89,7 @@ class NewApproval(Struct, frozen=True):
 
 
 class Approvals:
-    """Stores requests, checks who may decide them, and ends expired ones."""
+    """Stores requests for approval, checks who may decide them, and ends expired requests."""
 
     def __init__(
         self,

@@ -57,9 +57,11 @@ class Deletions:
         self._audit_delivery = audit_delivery
         self._clock = clock
         self._cancelled: set[TenantId] = set()
-        """The tenants whose destruction the last comparison found cancelled. If the next look gives
-        the same result, the deletion is cancelled here too, because a cancelling request has
-        finished by then."""
+        """The tenants with a destruction that the last comparison found cancelled.
+
+        If the next comparison agrees, the deletion is cancelled here too: by then, a request that
+        is just being cancelled has finished.
+        """
         self._answering: set[int] = set()
         """The indexes of key services that responded to the last request."""
 

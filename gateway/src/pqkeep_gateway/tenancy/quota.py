@@ -38,7 +38,7 @@ class Quotas:
         self._operations = operations
         self._clock = clock
         self.closeness = Counter(dict.fromkeys(map(str, Closeness), 0))
-        """The requests of tenants near their quota, and refused ones, by Closeness."""
+        """Operations near their tenant's quota, and operations refused by it, by Closeness."""
 
     async def spend(
         self,

@@ -3,8 +3,8 @@
 A tenant names the issuers that it trusts, and roles: conditions on the claims of a token, and the
 scopes of the key. The gateway reads the token, and the key service verifies its signature.
 
-Before the signature is verified, every refusal is the same, so that a stranger learns nothing about
-a tenant's issuers and roles. After that, the holder of a valid token learns which claim does not fit.
+Before the signature is verified, every refusal is the same. So a stranger learns nothing about a
+tenant's issuers and roles. After that, the holder of a valid token learns which claim does not fit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -61,7 +61,7 @@ FindKeys = Callable[[TenantId, str, SignedToken], Awaitable[tuple[PublicKey, ...
 
 
 class UntrustedTokenError(Exception):
-    """There is no such role, or its issuer did not sign the token."""
+    """The role does not exist, or its issuer did not sign the token."""
 
 
 @dataclass(frozen=True, slots=True)

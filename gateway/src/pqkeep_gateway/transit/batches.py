@@ -112,7 +112,7 @@ class Task(NamedTuple):
 
 
 async def items_of(operations: Operations, call: ApiCall) -> Sequence[Reader]:
-    """Return the items of a request: those of its batch, or the request itself.
+    """Return the items of a request's batch. Without a batch, the request is the only item.
 
     The rate limit counts each item once, before anything is done for it. Raises FieldError,
     TransitError for an empty batch, and the errors of ``Admission.count_items``.
@@ -191,7 +191,7 @@ def _message(error: ApiError, words: Words) -> str:
 
 
 def check_status(call: ApiCall) -> None:
-    """Raise TransitError unless the status for partial failures is one that a result can have.
+    """Raise TransitError unless a result can have the given status for partial failures.
 
     Statuses of the server's own faults are left out: operators have alerts for them.
     """

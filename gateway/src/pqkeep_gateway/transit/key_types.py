@@ -1,7 +1,7 @@
 """The key types of Vault Transit, and their algorithms.
 
-A type is stored with its keyring as one text, with a parameter set after a slash where the type has
-several: ``ml-dsa/65``.
+A keyring stores its type as one text. A type with several parameter sets has a slash and the set:
+``ml-dsa/65``.
 """
 
 from collections.abc import Mapping

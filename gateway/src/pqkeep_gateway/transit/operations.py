@@ -1,7 +1,7 @@
 """The operations of the API, for the rows of the face.
 
-A row does everything through the endpoints of the API, so that access table, scopes, policies,
-quotas and the audit log are the same.
+A row does everything through the endpoints of the API. So access table, scopes, policies, quotas
+and the audit log are the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ class Operations:
     async def run_warned(
         self, name: str, call: ApiCall, values: Mapping[str, object]
     ) -> tuple[Any, Sequence[RuleNotice]]:
-        """Return what ``run`` returns, and the rule that will end the operation, if any."""
+        """Return the result of ``run``, and the rule that will end the operation, or None."""
         endpoint = self._endpoints[name]
         inner = structs.replace(call, values=values)
         try:
@@ -135,8 +135,8 @@ class Operations:
     async def key_type(self, call: ApiCall, operation: Operation) -> KeyType:
         """Return the type of the call's key, for an operation that the caller may do with it.
 
-        Raises ScopeDeniedError before it looks for the key, because only permitted callers may know
-        whether it exists. Raises ApiError; its kind is KEYRING_NOT_FOUND without the key.
+        Raises ScopeDeniedError before the look-up, because only permitted callers may know whether
+        the key exists. Raises ApiError; its kind is KEYRING_NOT_FOUND without the key.
         """
         name = call[NAME]
         algorithms_in_scope(call.principal.scopes, operation, name, Algorithm)

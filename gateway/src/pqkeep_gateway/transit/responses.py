@@ -19,7 +19,7 @@ _STATUS = {
     HTTPStatus.CONFLICT: HTTPStatus.BAD_REQUEST,
     HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST,
 }
-"""Statuses that Vault does not use, and those that it uses instead."""
+"""Statuses that Vault does not use, each with Vault's status in its place."""
 MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.DECRYPTION_FAILED: "cipher: message authentication failed",
     ErrorKind.ALGORITHM_MISMATCH: "cipher: message authentication failed",
@@ -27,7 +27,8 @@ MESSAGES: Mapping[ErrorKind, str] = {
         "deletion is not allowed for this key; set deletion_allowed in its config first"
     ),
     ErrorKind.KEYRING_DELETED: (
-        "a deleted key has this name: restore it with soft-delete-restore, or use another name until"
+        "a deleted key has this name: restore it with soft-delete-restore, or use another "
+        "name until"
         " its private keys are destroyed"
     ),
     ErrorKind.VERSION_BELOW_MINIMUM: (

@@ -118,7 +118,7 @@ class System:
         )
 
     async def is_initialised(self, call: ApiCall) -> Document:
-        """Say that the server is initialised, which it is before it listens."""
+        """Report the server as initialised. It is initialised before it listens."""
         return document({"initialized": True})
 
     async def mounts(self, call: ApiCall) -> Document:

@@ -1,4 +1,4 @@
-"""Notices: open ones, their readers, and the kinds that the organization wants."""
+"""Notices: the open ones, who has read them, and the kinds that the organization wants."""
 
 import asyncio
 from typing import Any
