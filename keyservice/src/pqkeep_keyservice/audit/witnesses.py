@@ -88,7 +88,7 @@ class _State:
     is_recorded: bool = False
     """Whether the log has a record of a conflict that has not ended."""
     recorded_on: int | None = None
-    """The day of the newest record of a conflict, since 1970."""
+    """The day on which the newest conflict was recorded, in days since 1970."""
     problem: WitnessProblem | None = None
     failures: int = 0
     has_told_size: bool = False
