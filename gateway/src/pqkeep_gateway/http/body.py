@@ -34,7 +34,7 @@ class JsonBody:
     at_most: int
     """Bytes."""
     required: bool
-    """Whether a body is required; an optional empty one counts as an empty object."""
+    """Whether a body is required. If it is optional, an empty body counts as an empty object."""
     nested: frozenset[str] = frozenset()
     """Members that may have non-empty arrays and objects."""
     any_type: bool = False
