@@ -1,6 +1,8 @@
 """``make screenshots``: every page of the portal, on a desktop and a phone, light and dark.
 
-With ``--images``, the pictures of the documentation are made anew, and no others.
+The light ones also in German, and with each dialog that the head of a page opens. ``--only`` takes
+the pages with a text in their name. With ``--images``, the pictures of the documentation are made
+anew, and no others.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
 
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
-SCHEMES = ("light", "dark")
+LOOKS = (
+    *itertools.product(SIZES, ("light", "dark"), ("en",)),
+    *itertools.product(SIZES, ("light",), ("de",)),
+)
+"""Size, scheme and language of the pictures."""
 LEFT_OUT = {"/resume"}
 """Pages that redirect at once."""
 BY_LINK = {"/invitation", "/registration", "/reset-password"}
@@ -54,8 +60,8 @@ def paths(owner: Caller) -> dict[str, str]:
     }
 
 
-def photograph(browser: Browser, installation: Installation, folder: Path) -> int:
-    """Write all pictures; return the number of pages."""
+def photograph(browser: Browser, installation: Installation, folder: Path, only: str = "") -> int:
+    """Write the pictures of all pages with a text in their name; return the number of pages."""
     people = make(installation)
     values = paths(people.owner)
     views: list[tuple[str, str, Caller | None]] = [("overview-empty", ROOT, people.newcomer)]
@@ -75,15 +81,32 @@ def photograph(browser: Browser, installation: Installation, folder: Path) -> in
         name = page.path.strip("/").replace("/", "-").replace("{", "").replace("}", "")
         path += TOKEN if path in BY_LINK else ""
         views.append((name or "overview", ROOT + path, person))
-    for (size, viewport), scheme in itertools.product(SIZES.items(), SCHEMES):
+    views = [view for view in views if only in view[0]]
+    for size, scheme, language in LOOKS:
         for name, path, person in views:
-            tab = _open(browser, installation, person, path, size, scheme)
+            tab = _open(browser, installation, person, path, size, scheme, language)
+            look = f"{size}-{scheme}" if language == "en" else f"{size}-{language}"
             # The navigation is as high as the window, so the window has to be as high as the page.
             height = tab.evaluate("document.documentElement.scrollHeight")
-            tab.set_viewport_size({**viewport, "height": max(height, viewport["height"])})
-            tab.screenshot(path=folder / f"{name}-{size}-{scheme}.png", full_page=True)
+            least = SIZES[size]["height"]
+            tab.set_viewport_size({**SIZES[size], "height": max(height, least)})
+            tab.screenshot(path=folder / f"{name}-{look}.png", full_page=True)
+            if scheme == "light":
+                tab.set_viewport_size(SIZES[size])
+                _photograph_dialogs(tab, folder, f"{name}-{look}")
             tab.context.close()
     return len(views)
+
+
+def _photograph_dialogs(tab: Page, folder: Path, name: str) -> None:
+    """Photograph each dialog that a button in the page's head opens."""
+    for button in tab.locator(".page-head [data-open]").all():
+        button.click()
+        dialog = tab.locator("dialog[open]")
+        dialog.wait_for()
+        tab.screenshot(path=folder / f"{name}-{dialog.get_attribute('id')}.png")
+        tab.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
 
 
 def illustrate(browser: Browser, installation: Installation) -> int:
@@ -104,13 +127,15 @@ def _open(
     path: str,
     size: str,
     scheme: str,
+    language: str = "en",
 ) -> Page:
-    """Open a page as a person, in a size and a scheme."""
+    """Open a page as a person, in a size, a scheme and a language."""
     context = browser.new_context(
         base_url=installation.base_url,
         viewport=SIZES[size],
         color_scheme="light" if scheme == "light" else "dark",
         has_touch=size == "phone",
+        locale=language,
     )
     if person is not None:
         context.add_cookies(cookies_of(person))
@@ -126,6 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, default=Path("screenshots"), help="the folder")
     parser.add_argument("--images", action="store_true", help="only those of the documentation")
+    parser.add_argument("--only", default="", help="only pages with this text in their name")
     arguments = parser.parse_args()
     folder = IMAGES if arguments.images else arguments.to
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +169,7 @@ def main() -> int:
         pages = (
             illustrate(browser, installation)
             if arguments.images
-            else photograph(browser, installation, folder)
+            else photograph(browser, installation, folder, arguments.only)
         )
         browser.close()
     print(f"{pages} pages in {folder}")
