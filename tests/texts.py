@@ -42,7 +42,7 @@ MODULES = GATEWAY / "portal/static"
 FILES = (
     *("portal/app.py", "portal/lists.py", "portal/charts.py", "portal/rendering.py"),
     *("portal/views/*.py", "notices.py", "management/installation.py"),
-    *("management/installation_notices.py", "people/sessions.py"),
+    *("management/installation_notices.py", "people/sessions.py", "tenancy/notice_rules.py"),
 )
 """Files with texts of pages, below the gateway's folder."""
 ERRORS = ("api/errors.py", "http/errors.py")
@@ -322,7 +322,8 @@ def catalogue(language: str) -> Catalog:
     forms = set(plurals.values())
     for text in texts():
         is_plural = not text.context and text.text in plurals
-        if not text.context and not is_plural and text.text in forms:
+        # A title, such as "API keys", is a text of its own.
+        if not text.context and not is_plural and text.text in forms and text.text.islower():
             continue
         known = old.get(text.text, text.context or None)
         new.add(

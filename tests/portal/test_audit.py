@@ -231,7 +231,7 @@ def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> No
     expect(page.get_by_text(MARKUP)).to_be_visible()
     assert page.title() != "ran"
     named = page.locator("dl").first.locator("dt:visible").all_inner_texts()
-    assert named[0] == "recorded at"
+    assert named[0] == "Recorded at"
     assert "event id" not in named  # a record of the key service has none
     assert_accessible(page)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -201,7 +201,7 @@ def test_the_report_is_downloaded_and_verifies(
     viewer = installation.person(tenant.tenant_id, Role.VIEWER)
     _counted(viewer)
     page = visit_as(viewer).open(PATH)
-    page.get_by_label("Count from").fill("2026-01-01")
+    page.get_by_label("Count moves").fill("2026-01-01")
     with page.expect_download() as saving:
         page.get_by_role("button", name="Download the report").click()
     saved = tmp_path / saving.value.suggested_filename

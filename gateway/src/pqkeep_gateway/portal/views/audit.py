@@ -207,6 +207,7 @@ class Bar:
     y: int
     width: int
     height: int
+    begins: str
     label: str
     address: str
 
@@ -261,6 +262,7 @@ def _bars(visit: Visit, hours: Section) -> Sequence[Bar]:
                     HEIGHT - height,
                     width - 3,
                     height,
+                    begins.replace("T", " "),
                     f"{shown}: {number:,}",
                     _narrowed(visit, **{"q": typed, "from": begins, "to": ends}),
                 )
