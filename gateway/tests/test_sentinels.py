@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +19,7 @@ from tests.fixtures.redis import Sentinels, running_sentinels
 from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
+from pqkeep_gateway.storage import redis_rate_limiter
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
@@ -28,7 +30,7 @@ LIMIT = Limit(5, 60)
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[Sentinels]:
     """A primary, a replica and two Sentinels."""
-    settings = {"down-after-milliseconds": "300", "failover-timeout": "3000"}
+    settings = {"down-after-milliseconds": "2000", "failover-timeout": "3000"}
     with running_sentinels(1, 2, settings) as running:
         yield running
 
@@ -42,17 +44,28 @@ def password_file(sentinels: Sentinels, tmp_path: Path) -> Path:
     return file
 
 
-def _limiter(url: str, password: Path | None, of_sentinels: Path | None) -> RedisRateLimiter:
-    return RedisRateLimiter(url, password, time.monotonic, sentinel_password_file=of_sentinels)
+@asynccontextmanager
+async def _limiter(
+    url: str, password: Path | None, of_sentinels: Path | None
+) -> AsyncIterator[RedisRateLimiter]:
+    limiter = RedisRateLimiter(url, password, time.monotonic, sentinel_password_file=of_sentinels)
+    try:
+        yield limiter
+    finally:  # otherwise a failure leaves sockets to the next tests
+        await limiter.close()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers respond late on a busy machine."""
+    monkeypatch.setattr(redis_rate_limiter, "TIMEOUT_SECONDS", PATIENCE)
+    monkeypatch.setattr(redis_rate_limiter, "SENTINEL_SECONDS", PATIENCE)
 
 
 async def _problem(url: str, password: Path | None, of_sentinels: Path | None) -> str:
-    limiter = _limiter(url, password, of_sentinels)
-    try:
+    async with _limiter(url, password, of_sentinels) as limiter:
         with pytest.raises(ConfigError) as raised:
             await limiter.open()
-    finally:
-        await limiter.close()
     return str(raised.value)
 
 
@@ -72,10 +85,9 @@ async def test_what_is_wrong_with_sentinels_is_named(
 async def test_a_replica_is_named(sentinels: Sentinels, password_file: Path) -> None:
     """The cause of a server that is a read-only replica has its address."""
     address = f"redis://127.0.0.1:{sentinels.nodes[1]}"
-    limiter = _limiter(address, password_file, None)
-    with pytest.raises(UnavailableError) as raised:
-        await limiter.check()
-    await limiter.close()
+    async with _limiter(address, password_file, None) as limiter:
+        with pytest.raises(UnavailableError) as raised:
+            await limiter.check()
     assert raised.value.problem.value == "read-only"
     assert raised.value.cause.startswith(f"{address}: the server is a read-only replica")
 
@@ -93,25 +105,25 @@ async def _until_counted(limiter: RedisRateLimiter, subject: str) -> None:
 
 async def test_a_killed_primary_is_replaced(sentinels: Sentinels, password_file: Path) -> None:
     """The window goes on with the replica, and no look-up from before the change is valid."""
-    limiter = _limiter(sentinels.url, password_file, password_file)
-    await limiter.open()
-    as_of = await limiter.changes()
-    for _ in range(3):
-        assert await limiter.enter("a", LIMIT, as_of) is None
-    first, second = sentinels.nodes
-    with sentinels.client(first) as primary:
-        primary.execute_command("WAIT", 1, 2000)
-    sentinels.kill(first)
-    with pytest.raises(UnavailableError) as raised:
-        await limiter.enter("a", LIMIT, as_of)
-    assert f"primary 127.0.0.1:{first}" in raised.value.cause
-    await _until_counted(limiter, "other")
-    assert sentinels.primary() == second
-    with pytest.raises(ChangedError):
-        await limiter.enter("a", LIMIT, as_of)
-    assert await limiter.changes() > as_of
-    assert [await limiter.enter("a", LIMIT) is None for _ in range(3)] == [True, True, False]
-    await limiter.close()
+    async with _limiter(sentinels.url, password_file, password_file) as limiter:
+        await limiter.open()
+        as_of = await limiter.changes()
+        for _ in range(3):
+            assert await limiter.enter("a", LIMIT, as_of) is None
+        first, second = sentinels.nodes
+        with sentinels.client(first) as primary:
+            primary.execute_command("WAIT", 1, 2000)
+        sentinels.kill(first)
+        with pytest.raises(UnavailableError) as raised:
+            await limiter.enter("a", LIMIT, as_of)
+        assert f"primary 127.0.0.1:{first}" in raised.value.cause
+        await _until_counted(limiter, "other")
+        while sentinels.primary() != second:  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.1)
+        with pytest.raises(ChangedError):
+            await limiter.enter("a", LIMIT, as_of)
+        assert await limiter.changes() > as_of
+        assert [await limiter.enter("a", LIMIT) is None for _ in range(3)] == [True, True, False]
 
 
 class Front:
@@ -177,10 +189,9 @@ async def test_a_sentinel_that_lies_gets_no_password(tmp_path: Path) -> None:
             file.write_text(running.password)
             file.chmod(0o600)
             url = f"rediss+sentinel://127.0.0.1:{sentinel.port}/pqkeep?ssl_ca_certs={trusted.path}"
-            limiter = _limiter(url, file, file)
-            await limiter.open()
-            assert await limiter.enter("a", LIMIT) is None
-            await limiter.close()
+            async with _limiter(url, file, file) as limiter:
+                await limiter.open()
+                assert await limiter.enter("a", LIMIT) is None
             assert b"tls-password" in server.received
             assert b"tls-password" in sentinel.received
             with Front(port, other.context) as lie:
@@ -191,10 +202,9 @@ async def test_a_sentinel_that_lies_gets_no_password(tmp_path: Path) -> None:
                 ):
                     with running.client(watching) as administrator:
                         administrator.execute_command("SENTINEL", *command)
-                limiter = _limiter(url, file, file)
-                with pytest.raises(ConfigError, match=f"{lie.port}.*TLS failed"):
-                    await limiter.open()
-                await limiter.close()
+                async with _limiter(url, file, file) as limiter:
+                    with pytest.raises(ConfigError, match=f"{lie.port}.*TLS failed"):
+                        await limiter.open()
                 assert lie.received == b""
         finally:
             for process in running.processes.values():
