@@ -19,9 +19,11 @@ import pytest
 from gateway.tests.world import FakeAuditLog, World, add_tenant, new_tenant, one_shard
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.schema import migrated_database, migrated_file
+from tests.patience import PATIENCE
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.storage import database
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import migrate, open_database
 from pqkeep_gateway.storage.time_limits import TimeLimits
@@ -114,9 +116,11 @@ def time_limits() -> TimeLimits:
 
 @pytest.fixture
 async def engine(
-    location: Location, time_limits: TimeLimits, pepper: Pepper
+    location: Location, time_limits: TimeLimits, pepper: Pepper, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[AsyncEngine]:
-    """An open accounts database, migrated."""
+    """An open accounts database, migrated. A file's writers wait long for each other."""
+    wait = f"PRAGMA busy_timeout = {1000 * PATIENCE:.0f}"
+    monkeypatch.setattr(database, "PRAGMAS", (*database.PRAGMAS, wait))
     opened = await open_database(location.name, limits=time_limits, pepper=pepper)
     yield opened
     await opened.dispose()

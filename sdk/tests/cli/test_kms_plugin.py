@@ -113,12 +113,14 @@ def started(folder: Path, api_key_file: Path, url: str, *options: str) -> subpro
 
 
 @contextmanager
-def running(folder: Path, owner: Client, proxy: FaultProxy) -> Iterator[Plugin]:
-    """Run a plugin with the scopes that the documentation names."""
+def running(
+    folder: Path, owner: Client, proxy: FaultProxy, timeout: str = "60"
+) -> Iterator[Plugin]:
+    """Run a plugin with the scopes that the documentation names, and a timeout in seconds."""
     key_file, api_key = folder / "api-key", plugin_key(owner)
     key_file.write_text(api_key.api_key)
     key_file.chmod(0o600)
-    process = started(folder, key_file, proxy.url, "--timeout", "4")
+    process = started(folder, key_file, proxy.url, "--timeout", timeout)
     path = folder / "kms.sock"
     try:
         with grpc.insecure_channel(f"unix:{path}") as channel:
@@ -151,6 +153,14 @@ def plugin(
         log = opened.log.read_text()
         assert "Traceback" not in log
         assert not any(secret in log for secret in (owner_key, "pqk_", DEK.hex()))
+
+
+@pytest.fixture(scope="module")
+def impatient(plugin: Plugin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
+    """Another plugin at the same proxy, with a short timeout: its tests wait until it is over."""
+    folder = tmp_path_factory.mktemp("impatient")
+    with running(folder, plugin.owner, plugin.proxy, "3") as opened:
+        yield opened
 
 
 def plugin_key(owner: Client) -> NewApiKey:
@@ -288,7 +298,7 @@ SECRET = "pqk_a-text-of-the-service"  # noqa: S105 - a marker
 
 
 @pytest.mark.threat("kms-plugin-socket")
-def test_unusable_responses_are_reasons(plugin: Plugin) -> None:
+def test_unusable_responses_are_reasons(impatient: Plugin) -> None:
     """No response of a wrong or hostile service is trusted, repeated, or fatal; the plugin recovers."""
 
     def data(values: object) -> bytes:
@@ -324,25 +334,25 @@ def test_unusable_responses_are_reasons(plugin: Plugin) -> None:
         ([reset_before] * 99, "not available"),
         ([silence], "in time"),
     ):
-        plugin.proxy.faults.extend(faults)
-        code, said = plugin.refusal("Encrypt", plaintext=DEK)
+        impatient.proxy.faults.extend(faults)
+        code, said = impatient.refusal("Encrypt", plaintext=DEK)
         assert reason in said, (said, faults)
         assert SECRET not in said
         assert code is not grpc.StatusCode.UNKNOWN
-        plugin.proxy.faults.clear()
-        plugin.healthy()
-    assert SECRET not in plugin.log.read_text()
+        impatient.proxy.faults.clear()
+        impatient.healthy()
+    assert SECRET not in impatient.log.read_text()
 
 
-def test_away_and_back(plugin: Plugin) -> None:
+def test_away_and_back(impatient: Plugin) -> None:
     """While pqkeep is away, Status gives the reason in time; later it is ok without a restart."""
-    sealed = plugin.encrypt()
-    plugin.proxy.faults.extend([answered(503, b"")] * 200)
-    assert "not available" in plugin.health()
-    assert plugin.refusal("Decrypt", **sealed)[0] is grpc.StatusCode.UNAVAILABLE
-    plugin.proxy.faults.clear()
-    plugin.healthy()
-    assert plugin.decrypt(sealed) == DEK
+    sealed = impatient.encrypt()
+    impatient.proxy.faults.extend([answered(503, b"")] * 200)
+    assert "not available" in impatient.health()
+    assert impatient.refusal("Decrypt", **sealed)[0] is grpc.StatusCode.UNAVAILABLE
+    impatient.proxy.faults.clear()
+    impatient.healthy()
+    assert impatient.decrypt(sealed) == DEK
 
 
 def test_a_rotated_and_a_revoked_api_key(plugin: Plugin) -> None:
