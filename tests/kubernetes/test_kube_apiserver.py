@@ -118,7 +118,14 @@ def plugin(
     key_file.write_text(made.api_key)
     key_file.chmod(0o600)
     endpoint = f"unix://{path}"
-    options = ["-a", algorithm, "--api-key-file", key_file, "--timeout", PLUGIN_SECONDS]
+    options: list[str | Path] = [
+        "-a",
+        algorithm,
+        "--api-key-file",
+        key_file,
+        "--timeout",
+        PLUGIN_SECONDS,
+    ]
     process = subprocess.Popen(
         [PQKEEP, "kms-plugin", "--socket", endpoint, *options],
         env={"PATH": os.defpath, "HOME": str(tmp_path), "PQKEEP_URL": installation.base_url},
