@@ -12,19 +12,15 @@ from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
 from pqkeep.resources.campaigns import Campaigns
-from pqkeep.resources.installation import InstallationState, Operators, Status
+from pqkeep.resources.installation import InstallationState, Operators, Requests, Status, Tools
 from pqkeep.resources.inventory import Inventory
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
-from pqkeep.resources.macs import Macs
-from pqkeep.resources.notices import Notices
-from pqkeep.resources.requests import Requests
 from pqkeep.resources.rules import Rules as AlgorithmRules
-from pqkeep.resources.signatures import Signatures
+from pqkeep.resources.signatures import Macs, Signatures
 from pqkeep.resources.team import Search, Team
 from pqkeep.resources.tenants import Tenants, UsageCounts
-from pqkeep.resources.tools import Tools
-from pqkeep.resources.webhooks import Webhooks
+from pqkeep.resources.webhooks import Notices, Webhooks
 from pqkeep.resources.workloads import Workloads
 
 if TYPE_CHECKING:

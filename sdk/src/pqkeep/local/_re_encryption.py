@@ -3,9 +3,15 @@
 Earlier recipients may have kept the file key. So this moves data to new keys of the same people. It
 does not take access away. It does not help against a broken KEM either: an attacker with an older
 copy of the header knows the file key. With a new file key, the data is encrypted again.
+
+The header is replaced in place. The segments stay in place, whatever their size. One slot is written
+and synchronized, then the other. So one slot is always whole, with the old or the new header. The
+slot in use is written last. Like a database, this relies on the disk: an interrupted write changes
+no other bytes.
 """
 
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BytesIO, FileIO
@@ -13,6 +19,7 @@ from itertools import chain
 
 from pqkeep.local._encryption import re_encrypted_segments
 from pqkeep.local._header import (
+    DEFAULT_CAPACITY,
     Decapsulate,
     Header,
     Opened,
@@ -24,9 +31,8 @@ from pqkeep.local._header import (
 )
 from pqkeep.local._recipients import FileKey, Recipient, WrappedFileKey
 from pqkeep.local._recipients import new_file_key as make_file_key
-from pqkeep.local._rewriting import replace_recipients, settle
 from pqkeep.local._streams import FilePath, Reader, Writer, read_up_to, write_all
-from pqkeep.new_files import changeable, replacement
+from pqkeep.new_files import changeable, replacement, require_in_place
 
 PIECE = 1024 * 1024
 
@@ -179,3 +185,46 @@ def changed_pieces(
 def _re_encrypted(reader: Reader, decapsulate: Decapsulate, change: Change) -> Iterator[bytes]:
     header = read_header(reader)
     return changed_pieces(reader, header, open_header(header, decapsulate), change)
+
+
+def settle(file: FileIO, header: Header) -> None:
+    """Finish an interrupted change. Afterwards, no slot has removed recipients."""
+    if not header.is_settled:
+        _write(file, header, header.slot)
+
+
+def replace_recipients(
+    file: FileIO, header: Header, file_key: FileKey, recipients: Sequence[WrappedFileKey]
+) -> None:
+    """Write a new header. Without enough capacity, a copy replaces the file.
+
+    Raises BlockingIOError if another file has taken the path meanwhile. That file stays unchanged.
+    """
+    if header.layout.has_capacity_for(recipients):
+        slot = slot_for(file_key, recipients, layout=header.layout, sequence=header.sequence + 1)
+        _write(file, header, slot)
+        require_in_place(file)
+    else:
+        _copy(file, header, file_key, recipients)
+
+
+def _write(file: FileIO, header: Header, slot: bytes) -> None:
+    places = [*range(header.layout.slots)]
+    places.remove(header.place)
+    for place in (*places, header.place):
+        file.seek(place * header.layout.slot_size)
+        rest = memoryview(slot)
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
+
+
+def _copy(
+    file: FileIO, header: Header, file_key: FileKey, recipients: Sequence[WrappedFileKey]
+) -> None:
+    layout = layout_for(recipients, capacity=max(len(recipients), DEFAULT_CAPACITY))
+    slot = slot_for(file_key, recipients, layout=layout, sequence=header.sequence + 1)
+    file.seek(header.layout.size)
+    segments = iter(lambda: read_up_to(file, PIECE), b"")
+    with replacement(file) as target:
+        write_all(target, chain((slot * layout.slots,), segments))

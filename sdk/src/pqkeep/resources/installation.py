@@ -1,13 +1,14 @@
-"""The health of the service, the state of the installation, and its operators.
+"""The health of the service, the state of the installation, and its operators; tools; requests.
 
-All except ``health`` need the operator's credential.
+The state and the operators need the operator's credential.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from pqkeep._call import Call, get
-from pqkeep._data import Data
+from pqkeep._call import Call, Query, change, get, post
+from pqkeep._data import Data, encoded
 from pqkeep._operation import Operation
 from pqkeep.models import Health, Installation, InstallationPart, Operator
 
@@ -84,3 +85,55 @@ def _operator(data: Data) -> Operator:
         last_used_at=data.time_or_none("last_used_at"),
         last_used_from=data.text_or_none("last_used_from"),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Requests(Generic[T_co]):
+    """Requests with the client's credential, retries and errors."""
+
+    _transport: T_co
+
+    @Operation
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, object] | None = None,
+        query: Query | None = None,
+        idempotency_key: str | None = None,
+    ) -> Call[Mapping[str, object]]:
+        """Send a request, and return the response's ``data`` unchanged.
+
+        ``path`` comes after ``/api/v1``; names in it must be quoted. Fields that are None are left
+        out. Every request but GET gets an Idempotency-Key, by default a new one.
+        """
+        if method == "GET":
+            return get(path, Data.unchanged, query)
+        call = change(path, Data.unchanged, body, method=method, query=query)
+        return replace(call, idempotency_key=idempotency_key)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tools(Generic[T_co]):
+    """Operations without a key."""
+
+    _transport: T_co
+
+    @Operation
+    def hash(self, data: bytes, *, hash_algorithm: str | None = None) -> Call[bytes]:
+        """Return the digest of at most 1,048,576 bytes.
+
+        ``hash_algorithm`` is ``SHA-256`` (the default), ``SHA-224``, ``SHA-384`` or ``SHA-512``.
+        For SHA-3 it is for example ``SHA3-256``.
+        """
+        return post(
+            "/tools/hash",
+            lambda response: response.binary("hash"),
+            {"data": encoded(data), "hash_algorithm": hash_algorithm},
+        )
+
+    @Operation
+    def random(self, *, size: int | None = None) -> Call[bytes]:
+        """Return random bytes of the key service: 32, or ``size``, at most 131,072."""
+        return post("/tools/random", lambda response: response.binary("random"), {"size": size})

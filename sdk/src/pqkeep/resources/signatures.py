@@ -1,4 +1,4 @@
-"""Signatures over messages, hashes and files."""
+"""Signatures over messages, hashes and files, and MACs."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from pqkeep._operation import Operation, file_operation
 from pqkeep.algorithms import HashAlgorithm
 from pqkeep.compliance import Rules
 from pqkeep.errors import HashAlgorithmError
-from pqkeep.models import HashSignature, Jws, Signature
+from pqkeep.models import HashSignature, Jws, Mac, Signature
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -327,3 +327,66 @@ def _hash_signature(data: Data) -> HashSignature:
 
 def _is_valid(data: Data) -> bool:
     return data.flag("valid")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Macs(Generic[T_co]):
+    """Operations with MAC keys."""
+
+    _transport: T_co
+    _rules: Rules
+
+    @Operation
+    def compute(
+        self,
+        message: bytes,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        key_version: int | None = None,
+    ) -> Call[Mac]:
+        """Compute the MAC of at most 1,048,576 bytes. A named version must be the active one."""
+        return post(
+            "/mac/compute",
+            _mac,
+            {
+                "message": encoded(message),
+                "key_version": key_version,
+                "algorithm": self._rules.mac(algorithm),
+                "keyring": keyring,
+            },
+        )
+
+    @Operation
+    def verify(
+        self,
+        message: bytes,
+        mac: bytes,
+        *,
+        key_version: int,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+    ) -> Call[bool]:
+        """Return True if the MAC is valid for this key and message. Check the result."""
+        return post(
+            "/mac/verify",
+            lambda data: data.flag("valid"),
+            {
+                "message": encoded(message),
+                "mac": encoded(mac),
+                "key_version": key_version,
+                "algorithm": self._rules.mac(algorithm),
+                "keyring": keyring,
+            },
+        )
+
+    compute_many = Many(compute)
+    verify_many = Many(verify)
+
+
+def _mac(data: Data) -> Mac:
+    return Mac(
+        mac=data.binary("mac"),
+        key_version=data.integer("key_version"),
+        algorithm=data.text("algorithm"),
+    )
