@@ -100,9 +100,7 @@ def test_numbers() -> None:
     """The document's numbers equal the program's values."""
     assert f"`timeout` (seconds, {_settings.TIMEOUT:.0f})" in DOCUMENT
     assert f"`retries` ({_settings.RETRIES})" in DOCUMENT
-    assert f"at most {_exchange.ATTEMPT_SECONDS:.0f} seconds" in DOCUMENT
-    assert f"connecting, {_exchange.CONNECT_SECONDS:.0f} seconds" in DOCUMENT
-    assert (
-        f"{_exchange.FIRST_PAUSE} seconds at first and double up to {_exchange.LONGEST_PAUSE:.0f}"
-        in DOCUMENT
-    )
+    assert f"at most {_exchange.CONNECT_SECONDS:.0f} seconds to connect" in DOCUMENT
+    assert f"{_exchange.ATTEMPT_SECONDS:.0f} seconds for a response" in DOCUMENT
+    assert f"first pause is {_exchange.FIRST_PAUSE} seconds" in DOCUMENT
+    assert f"double up to {_exchange.LONGEST_PAUSE:.0f} seconds" in DOCUMENT
