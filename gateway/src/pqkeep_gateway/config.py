@@ -221,7 +221,7 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The key service of one shard and its standbys: a table such as ``[shards.default]``."""
 
     sockets: tuple[Path, ...] = ()
-    """The Unix sockets of those on this host."""
+    """The Unix sockets of the key services on this host."""
     addresses: tuple[NetworkAddress, ...] = ()
     """The addresses, host:port, of key services on other hosts. They are reached by mutual TLS: see
     [link]."""

@@ -270,8 +270,8 @@ COVERED_FOR_OPERATORS: frozenset[str] = COVERED_BY_PROOF | {
 }
 """Changes that operators may make for five minutes after a reauthentication at their provider.
 
-Every other change needs a reauthentication of its own: it destroys keys, or outlasts the session. So
-does a new owner. An owner invites others, so the operator's access would outlast the session, too.
+Every other change destroys keys or outlasts the session, and needs its own reauthentication. To make
+a person an owner needs one too: owners can invite others, so this outlasts the session.
 """
 
 

@@ -47,7 +47,7 @@ class LocalShares:
         self._retry_seconds = retry_seconds
         self._memory = MemoryRateLimiter(clock)
         self._returning: asyncio.Task[None] | None = None
-        """Waits for the store. None: the store is used."""
+        """The task that waits for the store. It is None while the store is used."""
         self.cache_seconds = store.cache_seconds
 
     async def count(

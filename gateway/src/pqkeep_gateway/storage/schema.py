@@ -336,11 +336,13 @@ SESSIONS = Table(
         "used_second_factor",
     ),
 )
-"""``exchanged_digest``: the last exchanged refresh token. Tokens can be derived again from it and
-``exchange_salt``, for the client with the digest ``exchange_client``. ``reauthenticated_until_us``:
-the end of the permission for one step-up after the provider has authenticated the person again, in
-the browser with ``reauthentication_digest`` in its cookie. ``proof_until_us``: the end of the proof
-of identity for the browser with ``proof_digest`` in its cookie."""
+"""``exchanged_digest`` is the digest of the last exchanged refresh token. With ``exchange_salt`` it
+gives the same new tokens again, to the client with the digest ``exchange_client``.
+
+After a reauthentication at the provider, one step-up is allowed until ``reauthenticated_until_us``.
+The browser's cookie has ``reauthentication_digest``. A proof of identity is valid until
+``proof_until_us``. The browser's cookie has ``proof_digest``.
+"""
 
 SPENT_REFRESH_TOKENS = Table(
     "spent_refresh_tokens",
