@@ -12,8 +12,10 @@ from tests.fixtures.installation import Installation
 PAGE = Path(__file__).parents[2] / "docs" / "runbooks.md"
 SECTION = re.compile(r"^##+ (.+)$", re.MULTILINE)
 FENCE = re.compile(r"^( *)```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
-INLINE = re.compile(r"`(pqkeepd [^`]*\bDIR\b[^`]*)`")
-"""A command of the text, with its data directory."""
+INLINE = re.compile(r"`(pqkeepd? [^`\n]*(?: --|[A-Z]{3})[^`\n]*|pqkeep audit [^`\n]*)`")
+"""A command of the text. A name of a command alone has no option and no placeholder."""
+REQUEST = re.compile(r"`(GET|PATCH) (/api/v1/\S+)`")
+"""A request of the text."""
 Shell = Callable[[str, Mapping[str, str]], str]
 
 
@@ -39,6 +41,13 @@ def inline(title: str, places: Mapping[str, str]) -> list[str]:
     return [replaced(command, places) for command in dict.fromkeys(INLINE.findall(text))]
 
 
+def requests(title: str, places: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the requests in a section's text: method and path."""
+    text = FENCE.sub("", sections()[title])
+    found = dict.fromkeys(REQUEST.findall(text))
+    return [(method, replaced(path, places).removeprefix("/api/v1")) for method, path in found]
+
+
 def places_of(installation: Installation, **others: str) -> dict[str, str]:
     """Return the page's placeholders with the values of an installation."""
     return {r"\bDIR\b": str(installation.data), **{rf"\b{k}\b": v for k, v in others.items()}}
@@ -46,7 +55,8 @@ def places_of(installation: Installation, **others: str) -> dict[str, str]:
 
 def has_commands(title: str) -> bool:
     """Return True if a section has commands that a test can run."""
-    return bool("".join(scripts(title, {})).strip() or inline(title, {}))
+    texts = "".join(scripts(title, {})).strip(), inline(title, {}), requests(title, {})
+    return any(texts)
 
 
 def diagnosis(script: str) -> str:

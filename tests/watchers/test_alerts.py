@@ -527,7 +527,7 @@ def test_a_certificate(
             r"-o pqkeep-gateway -g pqkeep-gateway ": "",
         }
         look, replace, see = scripts("A certificate expired", places)
-        (doctor,) = inline("A certificate expired", places)
+        doctor, renew = inline("A certificate expired", places)
         assert str(certificate.path) in shell(diagnosis(doctor), {})
         before, after = shell(look, {}), new_certificate(tmp_path, "new", timedelta(days=90))
         after.path.rename(tmp_path / "fullchain.pem")
@@ -537,6 +537,12 @@ def test_a_certificate(
         prometheus.until_silent("PqkeepCertificateExpires")
         assert shell(see, {}).strip() in shell(look, {})
         assert shell(look, {}) != before
+    hosts = [(Role.GATEWAY, processes.HOST), (Role.KEY_SERVICE, processes.HOST)]
+    issue(tmp_path / "link", hosts, algorithm=None, days=90, renew=False)
+    link = tmp_path / "link" / f"gateway-{processes.HOST}" / "certificate.pem"
+    first = link.read_bytes()
+    shell(renew, {})
+    assert link.read_bytes() != first
 
 
 @shows("PqkeepLinkCertificateExpires")
@@ -579,8 +585,10 @@ def test_a_witness(tmp_path: Path, prometheus: Prometheus, shell: Shell) -> None
         witness.trees[origin] = known[0], bytes(32)
         with started() as installation:
             prometheus.until("PqkeepWitnessConflict")
-            (doctor,) = inline("A witness does not cosign", places_of(installation))
+            doctor, cosigned = inline("A witness does not cosign", places_of(installation))
             assert "has cosigned another history" in shell(diagnosis(doctor), {})
+            environment = installation.environment(installation.ready["api_key"])
+            assert witness.vkey.partition("+")[0] in shell(cosigned, environment)
         witness.trees[origin] = known
         with started():
             prometheus.until_silent("PqkeepWitnessConflict")
