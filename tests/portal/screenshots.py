@@ -40,8 +40,8 @@ TOKEN = "#" + "x" * 43
 ILLUSTRATIONS = (
     ("portal-overview", "", "light", "desktop", 820),
     ("portal-keys", "/keys", "light", "desktop", 870),
-    ("portal-keys-dark", "/keys", "dark", "desktop", 820),
-    ("portal-audit", "/audit", "light", "desktop", 820),
+    ("portal-keys-dark", "/keys", "dark", "desktop", 1200),
+    ("portal-audit", "/audit", "light", "desktop", 1200),
     ("portal-security", "/security", "light", "phone", 705),
 )
 """The documentation's pictures: name, path, scheme, size and height."""
