@@ -127,7 +127,7 @@ async def test_of_the_same_checkouts_at_once_one_buys(billing: Billing, log: Fak
 
 
 async def test_different_checkouts_at_once_add_up(billing: Billing) -> None:
-    """Each of several concurrent checkouts of different tiers is billed on the tier before it."""
+    """If different tiers are bought at once, the invoice lines add up to the last tier's price."""
     tiers = [Tier.STARTER, Tier.GROWTH, Tier.PROFESSIONAL, Tier.ENTERPRISE]
     await asyncio.gather(*(billing.buy(tier) for tier in tiers))
     contract = await billing.store.find_running(billing.tenant.id)

@@ -37,7 +37,7 @@ def _line(invoice: Invoice | None) -> tuple[Tier, int, datetime, datetime]:
 
 
 def test_periods_end_on_the_same_day_or_the_last() -> None:
-    """From the 31st on periods end on the last day of short months, and on the 31st again."""
+    """Periods that began on the 31st end on the last day of each month."""
     ends = [NOW]
     for _ in range(13):
         ends.append(month_after(ends[-1], NOW.day))

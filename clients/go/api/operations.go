@@ -753,7 +753,7 @@ type ListInventoryQuery struct {
 	UsedSince string
 	// Without a use at this time or later, or at any time.
 	UnusedSince string
-	// Used by this principal, in the form that records have (an API key's with or without its name), or the name of an API key. Then `used_since` and `unused_since` are about its uses.
+	// Used by this principal, as records name it. For an API key, its name may be left out, or is enough. Then `used_since` and `unused_since` are about this principal's uses.
 	UsedBy string
 	// Never used by this principal.
 	NotUsedBy string

@@ -4223,7 +4223,7 @@ type ListInventoryParams struct {
 	// UnusedSince Without a use at this time or later, or at any time.
 	UnusedSince *time.Time `form:"unused_since,omitempty" json:"unused_since,omitempty"`
 
-	// UsedBy Used by this principal, in the form that records have (an API key's with or without its name), or the name of an API key. Then `used_since` and `unused_since` are about its uses.
+	// UsedBy Used by this principal, as records name it. For an API key, its name may be left out, or is enough. Then `used_since` and `unused_since` are about this principal's uses.
 	UsedBy *string `form:"used_by,omitempty" json:"used_by,omitempty"`
 
 	// NotUsedBy Never used by this principal.

@@ -309,8 +309,8 @@ UNUSED_SINCE = time_field(
 ).optional()
 USED_BY = text_field(
     "used_by",
-    "Used by this principal, in the form that records have (an API key's with or without its "
-    "name), or the name of an API key. Then `used_since` and `unused_since` are about its uses.",
+    "Used by this principal, as records name it. For an API key, its name may be left out, or is "
+    "enough. Then `used_since` and `unused_since` are about this principal's uses.",
     "api-key:3",
     at_most=254,
 ).optional()
@@ -469,7 +469,7 @@ def endpoints(
         """
         tenant, sort = call.tenant, call[SORT]
         if call[AFTER] is not None and sort is not Sort.NAME:
-            raise FieldError(AFTER.name, Problem.MALFORMED, "after needs the order by name")
+            raise FieldError(AFTER.name, Problem.MALFORMED, "after works only in the order by name")
         if call[LIMIT] > MAX_INVENTORY_LISTED and call[PRINCIPALS]:
             message = f"limit must be at most {MAX_INVENTORY_LISTED}, or principals must be 0"
             raise FieldError(LIMIT.name, Problem.MALFORMED, message)

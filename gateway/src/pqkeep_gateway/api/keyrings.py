@@ -638,7 +638,9 @@ class _Keyrings:
         )
         if call[AFTER] is not None:
             if request.is_search:
-                message = "after needs the order by name, and no filter but prefix and label"
+                message = (
+                    "after works only in the order by name, with no filter except prefix and label"
+                )
                 raise FieldError(AFTER.name, Problem.MALFORMED, message)
             request = structs.replace(request, after=call[AFTER])
         listed: list[Keyring] = []

@@ -467,7 +467,7 @@ def _sorted_or_part(call: ApiCall, sort: Field[str], usual: str) -> Part | Sorte
     if call[sort] == sort.default and not call[OFFSET]:
         return part_of(call)
     if call[AFTER] is not None:
-        message = f"after needs the order of {usual}, and no offset"
+        message = f"after works only in the order of {usual}, without offset"
         raise FieldError(AFTER.name, Problem.MALFORMED, message)
     return Sorted(call[sort], call[OFFSET], call[LIST_LIMIT])
 

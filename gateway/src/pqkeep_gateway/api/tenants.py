@@ -363,7 +363,7 @@ class _Tenants:
             return TenantsData(tenants=found, total=len(found))
         if call[OFFSET] or call[_SORT] != _SORT.default:
             if call[_AFTER] is not None:
-                message = "after needs the order by creation, and no offset"
+                message = "after works only in the order by creation, without offset"
                 raise FieldError(_AFTER.name, Problem.MALFORMED, message)
             part = Sorted(call[_SORT], call[OFFSET], call[LIST_LIMIT])
             listed = await self._stored.list_sorted(only, part)

@@ -230,7 +230,7 @@ class _Bounded(RawIOBase):
 
 
 def _response_of(most: int) -> type[HTTPResponse]:
-    """Return a class of responses that read at most MAX_HEAD bytes and these of the body."""
+    """Return a class of responses that read at most MAX_HEAD bytes, and ``most`` of the body."""
 
     class BoundedResponse(HTTPResponse):
         def __init__(self, sock: socket.socket, *rest: Any, **named: Any) -> None:

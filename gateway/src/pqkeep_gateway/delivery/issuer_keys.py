@@ -77,7 +77,7 @@ class IssuerKeys:
         self._known: LRUCache[str, _Known] = LRUCache(CAPACITY)
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._of_tenants: Counter[TenantId] = Counter()
-        """The requests that each tenant's tokens began."""
+        """The number of running requests that each tenant's tokens started."""
 
     async def find(
         self, tenant: TenantId, issuer: str, token: SignedToken

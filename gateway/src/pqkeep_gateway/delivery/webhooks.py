@@ -37,7 +37,7 @@ IDLE_SECONDS = 5.0
 ATTEMPTS = 64
 """Attempts at a time. Each has a thread."""
 UNPROVEN_ATTEMPTS = 48
-"""The most of these to webhooks without a success since the last failure."""
+"""The most attempts at a time to webhooks that have not succeeded since their last failure."""
 RESPONSE_SECONDS = 10.0
 """The time for a connection, from the look-up of its name to the status of the response."""
 LEASE = timedelta(seconds=60)

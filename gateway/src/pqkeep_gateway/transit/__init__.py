@@ -1,1 +1,1 @@
-"""The face for clients of Vault Transit: other paths, the same operations (docs/transit.md)."""
+"""An API for clients of Vault Transit: the same operations under other paths (docs/transit.md)."""
