@@ -130,7 +130,7 @@ def beginning_of(frame: Any) -> bytes:
 
 
 def unreadable(frame: Any) -> Unreadable:
-    """Return what is known of a frame with an unreadable rest."""
+    """Return the id and the kind of a frame with an unreadable rest."""
     return Unreadable(frame.id, frame.__struct_config__.tag)
 
 

@@ -49,7 +49,7 @@ KEYS_SECONDS = 60.0
 """Counting a million keys takes a tenth of a second. It uses its own connection."""
 KEYS_WAIT_SECONDS = 0.5
 ROOT_KEY_SECONDS = 10.0
-"""Also the age of the count of keys that a root key rotation still has to reseal."""
+"""The seconds for which slow numbers are cached, such as the count of keys to reseal."""
 _PAGE_BYTES = resource.getpagesize()
 
 

@@ -95,7 +95,7 @@ TRANSIT_TYPE = "[a-z0-9-]{1,32}(/[a-z0-9.-]{1,32})?"
 TransitType = Annotated[str, Meta(max_length=65, pattern=rf"\A({TRANSIT_TYPE})?\Z")]
 """A key type of Vault Transit, for ``ml-dsa`` with a slash and the parameter set; empty: none."""
 MAX_FIRST_VERSION = 100_000
-"""Far below the numbers that a key gets after the restore of a backup."""
+"""The limit is far below the numbers that a key gets after a restore."""
 FirstVersion = Annotated[int, Meta(ge=1, le=MAX_FIRST_VERSION)]
 
 

@@ -333,8 +333,8 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_audit_log_commits_total",
         Kind.COUNTER,
-        "Commits of audit records. Each commit takes all waiting records; failed ones are refused"
-        " with 503.",
+        "Commits of audit records. Each commit takes all waiting records. If it fails, their "
+        "requests are refused with 503.",
         {"outcome": frozenset({"success", "failure"})},
     ),
     Metric(

@@ -83,7 +83,10 @@ def _verify(algorithm: GivenKeyAlgorithm, key: object, signature: bytes, message
 
 
 def _in_der(signature: bytes) -> bytes:
-    """Return an ECDSA signature in DER. One in DER that has 64 bytes occurs once in 2^60."""
+    """Return an ECDSA signature in DER. A signature of 64 bytes is taken as r || s.
+
+    A DER signature has 64 bytes only once in 2^60.
+    """
     if len(signature) != 2 * _P_256_SIZE:
         return signature
     return encode_dss_signature(

@@ -71,7 +71,7 @@ def verify(public: VerifyingKey, signature: bytes, signable: Signable) -> None:
     elif isinstance(signable, ExternalMu) and isinstance(public, mldsa.VerifyingKey):
         public.verify_mu(signature, signable.mu)
     else:
-        raise TypeError("only ML-DSA verifies a mu, and only legacy keys a bare digest")
+        raise TypeError("only ML-DSA keys verify a mu, and only legacy keys verify a bare digest")
 
 
 @dataclass(frozen=True, slots=True)
