@@ -59,7 +59,7 @@ def keys(log: Log, save: Save) -> Path:
 
 
 def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
-    """A verified log ends with 0, and the output shows each verified fact."""
+    """For a verified log the exit status is 0, and the output shows each verified fact."""
     status, said = run_program([PQKEEP], "audit", "verify", export, "--keys", keys)
     assert status == 0
     first, last = "2026-11-20T11:00:01.000000Z", "2026-11-20T11:00:21.000000Z"
@@ -94,7 +94,10 @@ def test_without_keys(run: Run, export: Path) -> None:
 
 
 def test_not_verified(run: Run, log: Log, keys: Path, save: Save) -> None:
-    """A wrong log ends with 7, and each finding is a line: file, line, kind, and the error."""
+    """For a wrong log the exit status is 7.
+
+    Each finding is a line: file, line, kind, and the error.
+    """
     lines = log.export()
     lines[9]["record"]["outcome"] = "refused"
     del lines[12]
@@ -134,7 +137,7 @@ def test_json(run: Run, log: Log, keys: Path, save: Save) -> None:
 
 
 def test_files_that_cannot_be_read(run: Run, export: Path, tmp_path: Path) -> None:
-    """A missing file, a directory and a pipe end with 1, and the error names them."""
+    """For a missing file, a directory and a pipe, the exit status is 1. The error names them."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (tmp_path / "nothing", tmp_path, pipe):
@@ -156,7 +159,7 @@ def test_a_name_that_is_no_text(run: Run, tmp_path: Path) -> None:
     [("audit", "verify"), ("audit", "verify", "--unknown", "x"), ("unknown",), ("audit", "prove")],
 )
 def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
-    """An unknown command and missing files end with 2 and an explanation."""
+    """For an unknown command and for missing files, the exit status is 2, with an explanation."""
     status, said = run(*arguments)
     assert status == 2
     assert "Usage: pqkeep" in said
@@ -178,7 +181,7 @@ def test_help(run: Run) -> None:
     [("typer", ".whl[cli]"), ("cryptography", ".whl[audit]")],
 )
 def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
-    """Without a needed extra, the command names it and ends with 1."""
+    """Without a needed extra, the command names the extra, and its exit status is 1."""
     start = f"import sys; sys.modules[{missing!r}] = None; from pqkeep.cli import app; app()"
     status, said = run_program((sys.executable, "-c", start), "audit", "verify", export)
     assert status == 1
@@ -194,7 +197,7 @@ def test_a_byte_order_mark(run: Run, export: Path, keys: Path) -> None:
 
 
 def test_what_is_no_log(run: Run, export: Path, keys: Path, tmp_path: Path) -> None:
-    """A file without a log's line ends with 1 and is named; one damaged line is a finding."""
+    """If no line of a file is from a log, the exit status is 1. One damaged line is a finding."""
     other = tmp_path / "other"
     for content in (b"", b"\x89PNG\r\n", b"hello", b'{"kty":"AKP"}', export.read_bytes()[:40]):
         other.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Only a failed check ends with 7: truncated or unreadable files end with 1, and are named."""
+"""Only a failed check has exit status 7. For truncated or unreadable files it is 1."""
 
 from __future__ import annotations
 
@@ -210,7 +210,10 @@ def read(command: Command, kind: str, damage: Damage) -> tuple[int, str]:
 
 
 def test_what_was_cut_or_cannot_be_read(made: Command) -> None:
-    """Truncated and unreadable files end with 1, with the file's name and without a word about checks."""
+    """For truncated and unreadable files the exit status is 1.
+
+    The error names the file, and no check.
+    """
     wrong = {}
     for name, (kind, damage) in CUT.items():
         status, said = read(made, kind, damage)
@@ -221,7 +224,7 @@ def test_what_was_cut_or_cannot_be_read(made: Command) -> None:
 
 
 def test_what_fails_its_check(made: Command) -> None:
-    """Changed but complete content ends with 7."""
+    """For changed but complete content the exit status is 7."""
     wrong = {}
     for name, (kind, damage) in FAILED.items():
         status, said = read(made, kind, damage)

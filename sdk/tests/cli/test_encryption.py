@@ -165,7 +165,7 @@ def test_into_a_device(command: Command, tenant: Client, file: Path) -> None:
 def test_a_changed_file(
     command: Command, tenant: Client, file: Path, options: tuple[str, ...]
 ) -> None:
-    """A changed file ends with 7, a truncated one with 1 or 7; nothing is written."""
+    """For a changed file the exit status is 7, for a truncated one 1 or 7. Nothing is written."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name, *options).status == 0
     encrypted = command.directory / "report.pdf.pqk"
@@ -198,7 +198,7 @@ def test_another_tenant_s_file(
     base_url: str,
     file: Path,
 ) -> None:
-    """A file for another tenant's key of the same version ends with 7."""
+    """If another tenant's key of the same version encrypted a file, the exit status is 7."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name).status == 0
     other = new_api_key()

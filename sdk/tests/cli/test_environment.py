@@ -59,7 +59,10 @@ def checked(status: int, out: bytes, said: str) -> tuple[int, bytes, str]:
 def test_an_output_that_takes_nothing(
     command: Command, tenant: Client, file: Path, arguments: tuple[str, ...]
 ) -> None:
-    """A full or closed standard output ends with 1 and is named; a closed pipe ends with 141, silently."""
+    """A full or closed standard output is named, with exit status 1.
+
+    A closed pipe gives 141, silently.
+    """
     tenant.keys.generate("Kyber768")
     assert file.exists()
     status, _, said = run(command, '"$@" > /dev/full', *arguments)
@@ -111,7 +114,7 @@ def test_no_stream_at_all(command: Command, tenant: Client, file: Path) -> None:
 def test_a_closed_standard_input(
     command: Command, tenant: Client, arguments: tuple[str, ...]
 ) -> None:
-    """A command with a closed standard input ends with 1, says why, and writes nothing."""
+    """With a closed standard input the exit status is 1. The error says why. Nothing is written."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     status, out, said = run(command, '"$@" <&-', *arguments)

@@ -265,7 +265,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_what_cannot_be_read_is_named(command: Command, name: str) -> None:
-    """An unreadable file ends with 1 and a description, without a request."""
+    """For an unreadable file the exit status is 1, with a description and without a request."""
     offline = command.as_(PQKEEP_URL="http://127.0.0.1:1")
     data, what = UNREADABLE[name]
     (command.directory / name).write_bytes(data)

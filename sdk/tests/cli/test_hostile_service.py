@@ -138,7 +138,7 @@ def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> No
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_the_command_and_an_answer_that_is_none(nobody: Command, serve: Serve, name: str) -> None:
-    """The command ends with 1, or with 8 if a retry may succeed, and never with 7."""
+    """The exit status is 1, or 8 if a retry may succeed. It is never 7."""
     response, error = RESPONSES[name]
     url = serve(lambda: itertools.repeat(response))
     command = nobody.as_(PQKEEP_URL=url, PQKEEP_API_KEY=API_KEY)

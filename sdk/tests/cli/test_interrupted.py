@@ -198,7 +198,7 @@ def test_a_kill(command: Command, tenant: Client) -> None:
 
 
 def test_no_room(command: Command, tenant: Client) -> None:
-    """A file over the size limit ends with 1, and no part of it is left."""
+    """For a file over the size limit the exit status is 1, and no part of it is left."""
     tenant.keys.generate("Kyber768")
     size = 1_000_000
 

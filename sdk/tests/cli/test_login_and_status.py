@@ -139,7 +139,7 @@ def test_login_asks(
 
 
 def test_ctrl_c_at_a_question(newcomer: Command, terminal: type[Terminal]) -> None:
-    """Ctrl-C at a question ends with 130, and nothing is written."""
+    """Ctrl-C at a question gives exit status 130, and nothing is written."""
     asked = terminal(newcomer, "login")
     asked.respond("address: ", "\x03")
     assert asked.end()[0] == 130

@@ -63,7 +63,10 @@ def odd(directory: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_no_file_to_read(command: Command, tenant: Client, kind: str) -> None:
-    """Every reading command names the unusual file, ends with 1 or 2 and never 7, and writes nothing."""
+    """Every reading command names the unusual file, and writes nothing.
+
+    Its exit status is 1 or 2.
+    """
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     (command.directory / "plain").write_bytes(b"content")

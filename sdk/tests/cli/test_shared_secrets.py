@@ -67,7 +67,7 @@ def test_no_key(command: Command, tenant: Client) -> None:
 
 
 def test_a_changed_wrapped_key(command: Command, tenant: Client) -> None:
-    """A changed wrapped key ends with 7, and another file ends with 1 and its description."""
+    """For a changed wrapped key the exit status is 7. For another kind of file it is 1."""
     tenant.keys.generate("Kyber768")
     said = json.loads(command("wrap", stdin=bytes(32)).out)
     said["wrapped_key"] = said["wrapped_key"][:-8] + "AAAAAAA="

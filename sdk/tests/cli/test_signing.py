@@ -20,7 +20,7 @@ NOT_GOOD = "report.pdf: the signature is not good"
 
 
 def test_a_file(command: Command, tenant: Client, file: Path) -> None:
-    """FILE.sig has everything for verification; a valid signature ends with 0."""
+    """FILE.sig has everything for verification. For a valid signature the exit status is 0."""
     tenant.keys.generate("Dilithium3")
     ended = command("sign", file.name)
     assert (ended.status, ended.out) == (0, b"")
@@ -63,7 +63,7 @@ def test_pipes(command: Command, tenant: Client, hash_algorithm: str) -> None:
 
 
 def test_not_good(command: Command, tenant: Client, file: Path) -> None:
-    """A changed file ends with 7, with both forms of output."""
+    """For a changed file the exit status is 7, with both forms of output."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     file.write_bytes(file.read_bytes() + b"x")
@@ -75,7 +75,7 @@ def test_not_good(command: Command, tenant: Client, file: Path) -> None:
 
 
 def test_by_another_key_than_expected(command: Command, tenant: Client, file: Path) -> None:
-    """A valid signature by another key than the named one ends with 7."""
+    """For a valid signature by another key than the named one, the exit status is 7."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     assert command("verify", file.name, "-a", "Dilithium3", "-k", "1").status == 0
@@ -84,7 +84,7 @@ def test_by_another_key_than_expected(command: Command, tenant: Client, file: Pa
 
 
 def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> None:
-    """A damaged signature's file ends with 1, and the error names the damage."""
+    """For a damaged signature file the exit status is 1, and the error names the damage."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     path = command.directory / "report.pdf.sig"
@@ -115,7 +115,7 @@ def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> No
     ],
 )
 def test_no_signature(command: Command, file: Path, text: bytes, what: str) -> None:
-    """A file that is not a signature ends with 1, before any request."""
+    """For a file that is not a signature the exit status is 1, before any request."""
     (command.directory / "other").write_bytes(text)
     ended = command.as_(PQKEEP_URL="http://127.0.0.1:1")(
         "verify", file.name, "--signature", "other"

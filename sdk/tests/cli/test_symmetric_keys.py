@@ -35,7 +35,7 @@ def test_a_data_key(command: Command, tenant: Client, algorithm: str) -> None:
 
 
 def test_a_mac(command: Command, tenant: Client) -> None:
-    """Verify-mac ends with 0 for the file, and with 7 for another one."""
+    """The exit status of verify-mac is 0 for the file, and 7 for another file."""
     assert command("mac", stdin=b"a message").status == 4
     tenant.keys.generate("HMAC-SHA-256")
     (command.directory / "file").write_bytes(b"a message")

@@ -100,7 +100,7 @@ def _tenant(
 
 
 def _unique(section: str, state: TenantState) -> list[Any]:
-    """Return the entries of a list with a name, one of each name: of API keys the newest."""
+    """Return the entries that have a name, one for each name. Of API keys it is the newest."""
     by_name: dict[str, Any] = {}
     for present in state.sections.get(section, {}).values():
         name = present.values[SECTIONS[section][1]]
