@@ -152,7 +152,7 @@ def ask(layout: Layout, request: Any) -> Any:
 
 @dataclass
 class Service:
-    """A key service in a launcher."""
+    """A key service that a launcher starts, stops and kills."""
 
     launcher: Launcher
     layout: Layout

@@ -1,4 +1,4 @@
-"""Keys elsewhere over HTTP: imported, replaced, listed, removed, and recorded."""
+"""Keys outside pqkeep, over HTTP: imported, replaced, listed, removed, and recorded."""
 
 from __future__ import annotations
 

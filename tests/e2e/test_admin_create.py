@@ -127,7 +127,7 @@ def test_a_later_command_is_the_one_that_holds(
 def test_somebody_who_is_there_already(
     create: Create, new_person: Callable[..., Caller], tenant: str
 ) -> None:
-    """For an address with an account, the command ends with 1 and the reason."""
+    """For an address with an account, the exit status is 1, and the error gives the reason."""
     email = _email()
     new_person(tenant, "viewer", email)
     status, said, errors = create(email.upper())
@@ -153,7 +153,7 @@ def test_somebody_who_is_there_already(
     ],
 )
 def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) -> None:
-    """A mistake ends with 1 and one line on stderr that names it."""
+    """A mistake gives exit status 1 and one line on stderr that names it."""
     status, said, errors = create(**{"email": _email(), **options})
     assert (status, said) == (1, "")
     assert errors.startswith(f"pqkeepd: {reason}")

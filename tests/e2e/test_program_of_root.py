@@ -52,7 +52,7 @@ def test_init_makes_nothing(program: Path, folder: Path) -> None:
 
 
 def test_start_and_doctor_say_it(program: Path, folder: Path) -> None:
-    """With another Python's installation, start ends with 78, and doctor names the user."""
+    """With another installation's Python, start has exit status 78, and doctor names the user."""
     layout, _ = initialised(folder / "data")
     started = run(program, "start", "--data", layout.directory)
     assert started.returncode == os.EX_CONFIG

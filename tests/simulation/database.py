@@ -34,7 +34,10 @@ IDLE_IN_TRANSACTION_SECONDS = 10.0
 
 
 class _Opened:
-    """The file of the only engine, which keeps its compiled statements."""
+    """Names the database file for the only engine.
+
+    One engine is enough, and keeps compiled statements.
+    """
 
     file = Path()
 
