@@ -404,6 +404,11 @@ def test_keyrings(client: Client) -> None:
     floors = client.keyrings.update("payments.cards", minimum_decryption_version=3)
     assert (floors.minimum_decryption_version, floors.minimum_encryption_version) == (3, 0)
     client.keyrings.update("payments.cards", minimum_decryption_version=0)
+    labelled = client.keyrings.update(
+        "payments.cards", label_changes={"env": "test", "team": None, "none": None}
+    )
+    assert labelled.labels == {"env": "test"}
+    client.keyrings.update("payments.cards", label_changes={"env": None, "team": "payments"})
     allowing = client.keyrings.update("payments.cards", retired_public_keys_allowed=True)
     assert (changed.retired_public_keys_allowed, allowing.retired_public_keys_allowed) == (
         False,

@@ -86,6 +86,7 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
         ({"name": "x", "labels": ["a"]}, "labels"),
         ({"name": "x", "labels": {"A": "b"}}, "labels"),
         ({"name": "x", "labels": {"a": 1}}, "labels"),
+        ({"name": "x", "labels": {"a": None}}, "labels"),
         ({"name": "x", "labels": {"a": "b" * 129}}, "labels"),
         ({"name": "x", "labels": {f"a{n}": "" for n in range(21)}}, "labels"),
         ({"name": "x", "purposes": []}, "purposes"),
@@ -533,3 +534,22 @@ def test_the_standard_s_name_is_another_name(tenant: Caller, alias: str, algorit
     assert tenant.post(path, body | {"algorithm": alias})["algorithm"] == alias
     records = tenant.get("/audit/records")["records"]
     assert {each["algorithm"] for each in records if each["algorithm"]} == {algorithm}
+
+
+def test_label_changes_keep_other_labels(tenant: Caller) -> None:
+    """Labels are set and removed by name, by several people at once, up to 20."""
+    tenant.post("/kms/keyrings", {"name": CARDS, "labels": {"team": "a", "env": "b"}}, status=201)
+    changed = patch(tenant, CARDS, label_changes={"env": None, "gone": None, "class": ""})
+    assert changed["labels"] == {"team": "a", "class": ""}
+    with ThreadPoolExecutor(8) as threads:
+        names = [f"of-{number}" for number in range(18)]
+        list(threads.map(lambda name: patch(tenant, CARDS, label_changes={name: "x"}), names))
+    labels = tenant.get(f"/kms/keyrings/{CARDS}")["labels"]
+    assert labels == {"team": "a", "class": "", **dict.fromkeys(names, "x")}
+    refused = tenant.ask_proven("PATCH", f"/kms/keyrings/{CARDS}", {"label_changes": {"more": "x"}})
+    assert refusal_of(refused) == (403, "ERR_FORBIDDEN_001", "label_changes")
+    both = patch(tenant, CARDS, labels={"team": "c"}, label_changes={"more": "x"})
+    assert both["labels"] == {"team": "c", "more": "x"}
+    for wrong in (["a"], {"A": None}, {"a": 1}, {f"a{number}": None for number in range(21)}):
+        refused = tenant.ask_proven("PATCH", f"/kms/keyrings/{CARDS}", {"label_changes": wrong})
+        assert refusal_of(refused) == (*INVALID, "label_changes")

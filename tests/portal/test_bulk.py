@@ -107,10 +107,40 @@ def test_labels_are_set_on_the_keyrings_of_chosen_rows(
     page.get_by_role("checkbox", name="Select default/Kyber768 v1").check()
     page.get_by_role("button", name="Label").click()
     dialog = page.get_by_role("dialog", name="Label: 1")
-    dialog.get_by_label("Labels").fill("no colon\nTEAM: x")
+    dialog.get_by_label("Labels").fill("keep: yes\nenv\nTEAM: x")
+    dialog.get_by_role("button", name="Label").click()
+    expect(dialog.get_by_text("“env” has no colon")).to_be_visible()
+    dialog.get_by_label("Labels").fill("TEAM: x")
     dialog.get_by_role("button", name="Label").click()
     expect(dialog.get_by_role("status")).to_have_text("1 of 1 done, 1 failed")
     assert tenant.get("/kms/keyrings", prefix="default")["keyrings"][0]["labels"] == {}
+
+
+def test_labels_of_two_people_at_once_are_kept(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """A label that another person sets between a page's requests stays."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keyrings", {"name": "cards", "labels": {"env": "test"}}, status=201)
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner, asks_proof=True).open("/portal/keyrings?q=cards")
+    page.get_by_role("checkbox", name="Select cards").check()
+    page.get_by_role("button", name="Label").click()
+    dialog = page.get_by_role("dialog", name="Label: 1")
+    dialog.get_by_label("Labels").fill("team: payments")
+
+    def after_another(route: Route) -> None:
+        if route.request.method == "PATCH":
+            body = {"label_changes": {"owner": "ada", "env": None}}
+            assert owner.ask_proven("PATCH", "/kms/keyrings/cards", body).is_success
+        route.continue_()
+
+    page.route(re.compile(r"/kms/keyrings/cards$"), after_another)
+    dialog.get_by_role("button", name="Label").click()
+    prove(page)
+    expect(dialog.get_by_role("status")).to_have_text("1 of 1 done")
+    (cards,) = tenant.get("/kms/keyrings", prefix="cards")["keyrings"]
+    assert cards["labels"] == {"owner": "ada", "team": "payments"}
 
 
 def test_chosen_invitations_are_withdrawn(installation: Installation, visit_as: SignedIn) -> None:

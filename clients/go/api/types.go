@@ -3275,6 +3275,9 @@ type UpdateKeyringRequest struct {
 	// Description A description for people.
 	Description *string `json:"description,omitempty"`
 
+	// LabelChanges Labels to set. null removes a label, and other labels stay.
+	LabelChanges map[string]interface{} `json:"label_changes,omitempty"`
+
 	// Labels Your own names and values. They replace all existing labels.
 	Labels map[string]string `json:"labels,omitempty"`
 

@@ -48,6 +48,7 @@ class ErrorKind(StrEnum):
     """The change would weaken a rule. Only the operator's socket accepts such a change."""
     RULE_NOT_FOUND = "rule-not-found"
     RULE_LIMIT_REACHED = "rule-limit-reached"
+    LABEL_LIMIT_REACHED = "label-limit-reached"
     """The tenant has the maximum number of rules."""
     SCOPE_DENIED = "scope-denied"
     """The public key belongs to a keyring of the tenant that the caller's scopes exclude."""

@@ -79,6 +79,14 @@ Labels = Annotated[
     ],
     Meta(max_length=MAX_LABELS),
 ]
+LabelChanges = Annotated[
+    dict[
+        Annotated[str, Meta(pattern=LABEL_NAME)],
+        Annotated[str, Meta(max_length=MAX_LABEL_VALUE, pattern=PRINTABLE)] | None,
+    ],
+    Meta(max_length=MAX_LABELS),
+]
+"""Labels to set; None removes a label."""
 OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL = "owner", "data-class", "confidential-until"
 AGREED_LABELS = (OWNER, DATA_CLASS, CONFIDENTIAL_UNTIL)
 """Names of labels with a meaning for the inventory. CONFIDENTIAL_UNTIL has a date as its value."""

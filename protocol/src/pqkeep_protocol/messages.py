@@ -37,6 +37,7 @@ from pqkeep_protocol.keyrings import (
     FirstVersion,
     KeyringInfo,
     KeyringPatterns,
+    LabelChanges,
     Labels,
     MinimumVersion,
     Purposes,
@@ -828,13 +829,15 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
 class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="update-keyring"):
     """Change a keyring. None keeps a value.
 
-    Errors: KEYRING_NOT_FOUND, and PURPOSE_DENIED for purposes that derived keys do not have.
+    ``label_changes`` apply after ``labels``. Errors: KEYRING_NOT_FOUND, LABEL_LIMIT_REACHED, and
+    PURPOSE_DENIED for purposes that derived keys do not have.
     """
 
     operation: ClassVar = Operation.UPDATE_KEYRING
     algorithm: ClassVar[Algorithm | None] = None
     description: Description | None = None
     labels: Labels | None = None
+    label_changes: LabelChanges | None = None
     purposes: Purposes | None = None
     rotation_days: Days | None = None
     archive_after_days: Days | None = None

@@ -1,5 +1,5 @@
 // Generated from the API's description: make typescript writes it.
-// SHA-256 of the description: 5a97276493d1b76a3d0aecd0c067b7733de062563a09d0e9ff42c7bc3f53f479
+// SHA-256 of the description: 37941f69d1ff306fd3cb27b83e87a9244954df14c46a4ff68efc60c04a0d4090
 
 import type { Row, Shape } from "../shapes.js";
 

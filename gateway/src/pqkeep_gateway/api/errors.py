@@ -164,6 +164,7 @@ from pqkeep_protocol.algorithms import (
     Operation,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import MAX_LABELS
 from pqkeep_protocol.keys import MAX_VERSIONS
 from pqkeep_protocol.rules import MAX_RULES, RuleNotice
 
@@ -383,6 +384,11 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         f"a tenant has at most {MAX_RULES} rules: replace one, or ask an operator to delete one",
         None,
     ),
+    ErrorKind.LABEL_LIMIT_REACHED: (
+        Code.FORBIDDEN_001,
+        f"a keyring has at most {MAX_LABELS} labels: remove some",
+        "label_changes",
+    ),
     ErrorKind.DELETION_DENIED: (
         Code.POLICY_001,
         (
@@ -577,6 +583,7 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
         ErrorKind.KEYRING_DELETED,
         ErrorKind.KEYRING_QUOTA_REACHED,
     ),
+    Operation.UPDATE_KEYRING: (ErrorKind.LABEL_LIMIT_REACHED,),
     Operation.PUT_RULE: (ErrorKind.RULE_LIMIT_REACHED,),
     Operation.DELETE_RULE: (ErrorKind.RULE_NOT_FOUND,),
 }

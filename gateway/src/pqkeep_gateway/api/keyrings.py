@@ -117,6 +117,16 @@ def _is_label_value(value: object) -> bool:
     return isinstance(value, str) and len(value) <= MAX_LABEL_VALUE and is_printable(value)
 
 
+def _label_changes(value: object) -> dict[str, str | None]:
+    if not isinstance(value, dict) or len(cast("dict[str, object]", value)) > MAX_LABELS:
+        raise InvalidValueError(_EACH_LABEL)
+    changes = cast("dict[str, object]", value)
+    set_ = _labels({name: text for name, text in changes.items() if text is not None})
+    if not all(map(_is_label_name, changes)):
+        raise InvalidValueError(_EACH_LABEL)
+    return {name: set_.get(name) for name in changes}
+
+
 def _labels(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or len(cast("dict[str, object]", value)) > MAX_LABELS:
         raise InvalidValueError(_EACH_LABEL)
@@ -178,6 +188,18 @@ LABELS = Field(
     },
     example={"team": "payments"},
     parse=_labels,
+)
+LABEL_CHANGES = Field(
+    name="label_changes",
+    description="Labels to set. null removes a label, and other labels stay.",
+    schema={
+        "type": "object",
+        "maxProperties": MAX_LABELS,
+        "propertyNames": {"pattern": f"^{_LABEL}$"},
+        "additionalProperties": {"type": ["string", "null"], "maxLength": MAX_LABEL_VALUE},
+    },
+    example={"team": "payments", "env": None},
+    parse=_label_changes,
 )
 PURPOSES = Field(
     name="purposes",
@@ -424,6 +446,7 @@ _SETTINGS = (
 _CHANGES = (
     DESCRIPTION.optional(),
     LABELS.described("Your own names and values. They replace all existing labels.").optional(),
+    LABEL_CHANGES.optional(),
     PURPOSES.optional(),
     ROTATION_DAYS.optional(),
     ARCHIVE_AFTER_DAYS.optional(),
@@ -672,13 +695,14 @@ class _Keyrings:
 
         A removed purpose ends immediately, even for existing ciphertexts.
         """
-        description, labels, purposes, rotation_days, archive_after_days, *_ = _CHANGES
+        description, labels, changes, purposes, rotation_days, archive_after_days, *_ = _CHANGES
         *_, decryption, encryption, deletion, retired = _CHANGES
         request = UpdateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NAME],
             description=call[description],
             labels=call[labels],
+            label_changes=call[changes],
             purposes=call[purposes],
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),

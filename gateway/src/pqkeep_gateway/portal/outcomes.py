@@ -24,6 +24,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.RULE_WEAKENED: "would weaken a rule",
     ErrorKind.RULE_NOT_FOUND: "no such rule",
     ErrorKind.RULE_LIMIT_REACHED: "too many rules",
+    ErrorKind.LABEL_LIMIT_REACHED: "too many labels",
     ErrorKind.DELETION_DENIED: "deletion not allowed",
     ErrorKind.KEYRING_PROTECTED: "keyring protected",
     ErrorKind.KEYRING_DELETED: "keyring deleted",

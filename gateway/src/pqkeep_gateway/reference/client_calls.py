@@ -163,7 +163,9 @@ CALLS: Mapping[str, ClientCall] = {
         _same("prefix", "label", "deleted"),
     ),
     "get_keyring": ClientCall("keyrings.get", _shown("keyring"), _NAME),
-    "update_keyring": ClientCall("keyrings.update", _shown("keyring"), _NAME, _SETTINGS),
+    "update_keyring": ClientCall(
+        "keyrings.update", _shown("keyring"), _NAME, _SETTINGS | _same("label_changes")
+    ),
     "delete_keyring": ClientCall("keyrings.delete", _shown("keyring"), _NAME, _same("delay_days")),
     "restore_keyring": ClientCall("keyrings.restore", _shown("keyring"), _NAME),
     "list_campaigns": ClientCall(

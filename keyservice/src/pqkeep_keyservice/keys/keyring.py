@@ -12,7 +12,13 @@ from typing import NamedTuple
 from msgspec import structs
 
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import DERIVED_PURPOSES, PROTECTED, KeyPurpose, KeyringInfo
+from pqkeep_protocol.keyrings import (
+    DERIVED_PURPOSES,
+    MAX_LABELS,
+    PROTECTED,
+    KeyPurpose,
+    KeyringInfo,
+)
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     Destruction,
@@ -121,7 +127,7 @@ class Keyring:
     def with_changes(self, request: UpdateKeyring) -> "Keyring":
         """Return the next revision, with the request's values that are not None.
 
-        Raises PURPOSE_DENIED for purposes that derived keys do not have.
+        Raises LABEL_LIMIT_REACHED, and PURPOSE_DENIED for purposes that derived keys do not have.
         """
         if self.info.derived and not set(request.purposes or ()) <= set(DERIVED_PURPOSES):
             raise KeyServiceError(ErrorKind.PURPOSE_DENIED)
@@ -131,6 +137,11 @@ class Keyring:
             for name in KeyringInfo.__struct_fields__
             if values.get(name) is not None
         }
+        if request.label_changes is not None:
+            labels = {**changes.get("labels", self.info.labels), **request.label_changes}
+            changes["labels"] = {name: value for name, value in labels.items() if value is not None}
+            if len(changes["labels"]) > MAX_LABELS:
+                raise KeyServiceError(ErrorKind.LABEL_LIMIT_REACHED)
         return replace(self, info=structs.replace(self.info, **changes), revision=self.revision + 1)
 
     def with_destruction_scheduled(self, at: datetime, *, renews: bool = True) -> "Keyring":

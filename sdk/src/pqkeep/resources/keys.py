@@ -378,6 +378,7 @@ class Keyrings(Generic[T_co]):
         *,
         description: str | None = None,
         labels: Mapping[str, str] | None = None,
+        label_changes: Mapping[str, str | None] | None = None,
         purposes: Sequence[str] | None = None,
         rotation_days: int | None = None,
         archive_after_days: int | None = None,
@@ -388,8 +389,9 @@ class Keyrings(Generic[T_co]):
     ) -> Call[Keyring]:
         """Change the named fields.
 
-        Given labels or purposes replace all labels or purposes. 0 days mean never. A minimum
-        version of 0 allows all versions except disabled ones.
+        Given labels or purposes replace all labels or purposes. ``label_changes`` sets some labels,
+        and removes those with the value None. 0 days mean never. A minimum version of 0 allows all
+        versions except disabled ones.
         """
         body = _settings(
             description,
@@ -402,6 +404,7 @@ class Keyrings(Generic[T_co]):
             deletion_allowed=deletion_allowed,
             retired_public_keys_allowed=retired_public_keys_allowed,
         )
+        body["label_changes"] = None if label_changes is None else dict(label_changes)
         return change(f"/kms/keyrings/{in_path(name)}", _keyring, body, method="PATCH")
 
     @Operation

@@ -88,7 +88,7 @@ function requests() {
     const sent = (action.body ?? []).filter((field) => field in own).map((field) => [field, field === "key_version" ? Number(own[field]) : own[field]]);
     const body = action.body ? Object.fromEntries(sent) : undefined;
     const place = path + JSON.stringify(body);
-    if (!made.has(place)) made.set(place, { name, path, body, keyring: fields.keyring, key: random(), state: "waiting" });
+    if (!made.has(place)) made.set(place, { name, path, body, key: random(), state: "waiting" });
   }
   return [...made.values()];
 }
@@ -107,12 +107,10 @@ function open() {
   dialog.showModal();
 }
 
-/** The body that sets labels of a keyring. The API replaces all of them, so those of now are read first. */
-async function labelled({ keyring: name }) {
-  const { keyrings } = await call("GET", `/api/v1/kms/keyrings?${new URLSearchParams({ prefix: name, limit: 1 })}`);
-  const before = keyrings.find((keyring) => keyring.name === name)?.labels;
-  const all = Object.entries({ ...before, ...bodyOf(form).labels });
-  return { labels: Object.fromEntries(all.filter(([, value]) => value)) };
+/** The body that sets and removes labels of a keyring. The others stay, also those that another person sets now. */
+function labelled() {
+  const changes = Object.entries(bodyOf(form).labels).map(([name, value]) => [name, value || null]);
+  return { label_changes: Object.fromEntries(changes) };
 }
 
 /** Shows the progress, and a line for each row. */
@@ -149,7 +147,7 @@ async function run() {
     show();
     if (isStopped) break;
     try {
-      const body = job.setsLabels ? await labelled(item) : item.body;
+      const body = job.setsLabels ? labelled() : item.body;
       await call(job.method, item.path, body, { idempotencyKey: job.isIdempotent ? item.key : "" });
       item.state = "done";
     } catch (error) {

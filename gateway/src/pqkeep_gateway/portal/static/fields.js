@@ -8,14 +8,15 @@ const READ = {
   integer: (text) => (/^-?\d+$/.test(text) ? Number(text) : text),
   boolean: (text) => text === "true",
   json: (text) => JSON.parse(text),
-  labels: (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map(pair)),
+  labels: (text) => Object.fromEntries(linesOf(text).map(pair)),
   list: (text) => text.split(/[\s,]+/).filter(Boolean),
   day: (text) => `${text}T23:59:59Z`, // the end of the day
   start: (text) => (isDay(text) ? `${text}T00:00:00Z` : text),
-  claims: (text) => claimsOf(text.split("\n").filter((line) => line.trim())),
-  exceptions: (text) => text.split("\n").filter((line) => line.trim()).map(exception),
+  claims: (text) => claimsOf(linesOf(text)),
+  exceptions: (text) => linesOf(text).map(exception),
 };
 
+const linesOf = (text) => text.split("\n").filter((line) => line.trim());
 const isDay = (text) => /^\d{4}-\d{2}-\d{2}$/.test(text);
 
 /** The parts before and after a line's first colon. */
@@ -105,6 +106,11 @@ export function isComplete(form) {
     const other = input.dataset?.sameAs && form.elements.namedItem(input.dataset.sameAs);
     if (other && input.value !== other.value) {
       showProblem(form, t`The passwords do not match.`, input.name);
+      return false;
+    }
+    const wrong = input.dataset?.type === "labels" && linesOf(input.value).find((line) => !line.includes(":"));
+    if (wrong) {
+      showProblem(form, t`“${wrong.trim()}” has no colon: write a name and a value, such as team: payments.`, input.name);
       return false;
     }
     if (input.dataset?.equals !== undefined && input.value !== input.dataset.equals) {
