@@ -199,6 +199,8 @@ def test_filters_of_api_keys(administrator: Client, tenant: Tenant) -> None:
     assert versions(status="active,revoked", name="mailer") == [2]
     assert versions(name="eu checkout") == [1]
     assert versions(scope="payments.") == [1]
+    assert versions(may_use="payments.cards/Kyber768") == [1]
+    assert versions(may_use="default/Kyber768") == []
     assert versions(expires_before=soon + timedelta(days=1)) == [1]
     assert versions(unused_since=soon) == [1, 2]
     assert versions(used_since=soon - timedelta(days=90)) == []

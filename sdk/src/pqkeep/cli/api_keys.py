@@ -226,6 +226,14 @@ def list_api_keys(  # noqa: PLR0913 - filters, by name
             show_default=False,
         ),
     ] = None,
+    may_use: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEYRING/ALGORITHM",
+            help="Only API keys that may use this key, such as payments/Kyber768.",
+            show_default=False,
+        ),
+    ] = None,
     created_since: PastTime = None,
     created_before: PastTime = None,
     used_since: PastTime = None,
@@ -252,6 +260,7 @@ def list_api_keys(  # noqa: PLR0913 - filters, by name
             status=status,
             name=name,
             scope=scope,
+            may_use=may_use,
             created_since=created_since,
             created_before=created_before,
             used_since=used_since,

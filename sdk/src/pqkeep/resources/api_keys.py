@@ -56,6 +56,7 @@ class ApiKeys(Generic[T_co]):
         status: str | None = None,
         name: str | None = None,
         scope: str | None = None,
+        may_use: str | None = None,
         created_since: datetime | None = None,
         created_before: datetime | None = None,
         used_since: datetime | None = None,
@@ -68,7 +69,8 @@ class ApiKeys(Generic[T_co]):
         ``status`` is ``active``, ``expired`` or ``revoked``, or several, separated by commas.
         ``name``: words in the name, or the last four characters. ``scope``: the beginning of an
         operation, group, keyring or algorithm in the scopes; API keys without scopes match too.
-        Times have an offset from UTC.
+        ``may_use``: a keyring and an algorithm, such as ``payments/Kyber768``. It selects API keys
+        with at least one use of that key, and those without scopes. Times have an offset from UTC.
         """
         times = {
             "created_since": created_since,
@@ -82,6 +84,7 @@ class ApiKeys(Generic[T_co]):
             "status": status,
             "name": name,
             "scope": scope,
+            "may_use": may_use,
             **{field: None if at is None else at.isoformat() for field, at in times.items()},
         }
         return get(_path(tenant_id), _api_keys, query)
