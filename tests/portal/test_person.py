@@ -59,6 +59,8 @@ def _find(page: Page) -> float:
     expect(page.locator("#search [aria-selected=true]")).to_contain_text("Keys")
     page.keyboard.press("Enter")
     page.wait_for_url("**/portal/keys")
+    page.keyboard.press("Tab", delay=KEY)  # the link that skips the navigation
+    page.keyboard.press("Enter", delay=KEY)
     field = page.get_by_role("combobox", name="Filter Keys")
     while not field.evaluate("input => input === document.activeElement"):
         page.keyboard.press("Tab", delay=KEY)
