@@ -38,7 +38,7 @@ def test_numbers() -> None:
     assert f"1 to {_header.MOST_RECIPIENTS} |" in FORMAT
     layout = _header.layout_for((), capacity=_header.DEFAULT_CAPACITY)
     assert f"two slots of {layout.slot_size:,} bytes" in text
-    assert f"header: {layout.size // 1024} KiB for files" in GUIDE
+    assert f"header has {layout.size // 1024} KiB for files" in GUIDE
     assert f"S is a multiple of {_header.BLOCK:,}" in text
     assert _recipients.PROTOCOL.decode() in FORMAT
     lengths = set()
@@ -48,6 +48,6 @@ def test_numbers() -> None:
         (hash_name,) = re.findall(row, FORMAT, re.MULTILINE)
         assert hash_name.replace("-", "").lower() == kem.hash.name
         lengths.add(118 + 1 + 4 + 1 + len("default") + 32 + kem.ciphertext_size + 48)
-    assert f"{min(lengths):,} to {max(lengths):,} bytes for one recipient" in GUIDE
+    assert f"{min(lengths):,} to {max(lengths):,} bytes with one recipient" in GUIDE
     assert _async_local.STOP_SECONDS == 5
-    assert "for five seconds at most" in GUIDE
+    assert "for at most five seconds" in GUIDE
