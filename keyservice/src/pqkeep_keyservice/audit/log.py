@@ -86,27 +86,24 @@ class AuditLog:
 
     async def _write_all(self) -> None:
         try:
-            await self._write_batches()
+            while self._waiting:
+                epoch = self._store.writer.epoch
+                batch: list[_Waiting] = []
+                records = taken = 0
+                for waiting in self._waiting:
+                    if batch and records + len(waiting.entries) > MAX_BATCH:
+                        break
+                    taken += 1
+                    if waiting.epoch == epoch:
+                        batch.append(waiting)
+                        records += len(waiting.entries)
+                    else:
+                        waiting.then(CommitOutcome.STALE)
+                self._waiting = self._waiting[taken:]
+                if batch:
+                    await self._write(batch, epoch)
         finally:
             self._writer = None
-
-    async def _write_batches(self) -> None:
-        while self._waiting:
-            epoch = self._store.writer.epoch
-            batch: list[_Waiting] = []
-            records = taken = 0
-            for waiting in self._waiting:
-                if batch and records + len(waiting.entries) > MAX_BATCH:
-                    break
-                taken += 1
-                if waiting.epoch == epoch:
-                    batch.append(waiting)
-                    records += len(waiting.entries)
-                else:
-                    waiting.then(CommitOutcome.STALE)
-            self._waiting = self._waiting[taken:]
-            if batch:
-                await self._write(batch, epoch)
 
     async def _write(self, batch: Sequence[_Waiting], epoch: int) -> None:
         began, ended = perf_counter(), "failure"

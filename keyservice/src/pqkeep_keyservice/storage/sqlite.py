@@ -109,8 +109,11 @@ class SqliteDatabase:
                 self._raise_if_transient(error)
                 raise
             finally:
-                self._roll_back()
-        self._log_recovery()
+                if self._driver.in_transaction:
+                    self._driver.execute("ROLLBACK")
+        if self._is_failing:
+            self._is_failing = False
+            _LOG.warning("the database can be written again")
         return result
 
     async def insert(self, *_: object) -> None:
@@ -186,10 +189,6 @@ class SqliteDatabase:
             return False
         return not busy
 
-    def _roll_back(self) -> None:
-        if self._driver.in_transaction:
-            self._driver.execute("ROLLBACK")
-
     def _raise_if_transient(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
         """Log a failure once. Raises DatabaseUnavailableError if it may be temporary."""
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
@@ -199,11 +198,6 @@ class SqliteDatabase:
             self._is_failing = True
             _LOG.error("the database cannot be read or written", error=str(cause))
         raise DatabaseUnavailableError(str(cause), problem_of(error)) from None
-
-    def _log_recovery(self) -> None:
-        if self._is_failing:
-            self._is_failing = False
-            _LOG.warning("the database can be written again")
 
 
 def _nothing() -> None:
