@@ -24,7 +24,7 @@ def test_what_is_derived_for_each_purpose(purpose: Purpose, pepper: Pepper) -> N
 
 @pytest.mark.parametrize("prefix", ["", *CredentialKind])
 def test_the_digest_of_each_kind_of_credential(prefix: str, pepper: Pepper) -> None:
-    """Each kind of credential has its own subkey, and any other text another one."""
+    """Each kind of credential has its own subkey. Any other text gives another subkey."""
     assert pepper.digest(f"{prefix}x").hex() == VECTORS["digests"][prefix]
 
 

@@ -211,7 +211,7 @@ async def test_a_cloned_counter_is_refused_recorded_and_mailed(world: World) -> 
 
 
 async def test_an_authenticator_without_a_counter_is_accepted_again(world: World) -> None:
-    """A counter of 0 is no counter, as passkeys that are synced have it."""
+    """A counter of 0 counts as no counter. Synced passkeys always have 0."""
     _, device, _, _ = await _with_passkey(world, flags=UP | UV | BE | BS)
     for _ in range(2):
         await _sign_in(world, device)

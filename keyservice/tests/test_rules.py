@@ -364,7 +364,7 @@ def test_contradictory_rules_are_refused(fields: dict[str, Any]) -> None:
 
 
 def test_kinds_have_successors() -> None:
-    """Every kind with two current algorithms has a successor; a legacy algorithm is none."""
+    """Every kind with two current algorithms has a successor. It is never a legacy algorithm."""
     for kind in Kind:
         members = [name for name, spec in ALGORITHMS.items() if spec.kind is kind]
         current = [

@@ -108,7 +108,7 @@ async def test_a_key_of_every_status_comes_back_after_a_restart(
 
 
 async def test_keys_do_not_mix(store: KeyStore, tenant: TenantId) -> None:
-    """Keys are separate for each tenant and algorithm. Others have no versions."""
+    """Keys are separate for each tenant and algorithm. Missing keys have no versions."""
     mine = KeyVersions(tenant, KEM)
     await put(store, mine, generated(mine))
     other = TenantId(uuid4())

@@ -179,7 +179,7 @@ def test_a_proof_covers_what_the_table_says(prepared: Prepared) -> None:
 
 @pytest.mark.parametrize("third", [0, 1, 2])
 def test_a_token_is_enough_for_what_no_proof_covers(prepared: Prepared, third: int) -> None:
-    """With a token, each operation is done that needs one."""
+    """Each operation that needs a token succeeds with one."""
     owner = prepared.owner
     names = sorted(ROWS.keys() - COVERED_BY_PROOF, key=lambda name: (name in REMOVALS, name))
     for name in names[third::3]:

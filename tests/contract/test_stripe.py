@@ -587,7 +587,7 @@ def test_another_tier(shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller,
 def test_a_cancellation(
     shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller, ask: Ask
 ) -> None:
-    """Stripe ends the subscription with its period, and announces both steps."""
+    """Stripe announces the cancellation at once, and the end when the paid period ends."""
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
     assert ask(owner, CANCEL).status_code == 409

@@ -116,7 +116,7 @@ START, DEV = pytest.param("start", marks=NEEDS_ROOT), "dev"
 
 @pytest.mark.parametrize("command", [START, later(DEV)])
 def test_before_it_starts_anything(command: str, folder: Path) -> None:
-    """A signal before the first process ends pqkeepd with status 0, and pqkeepd can start again."""
+    """If a signal comes before the first process starts, the status is 0, and a start works."""
     layout = _made(folder, command)
     _ended(command, layout, _is_locked(layout))
 

@@ -148,7 +148,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return await self.network.connect(protocol_factory, path)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Ignore it: the timer is skipped when it is due."""
+        """Do nothing. A cancelled timer is skipped when it is due."""
 
     def _run_once(self) -> None:
         timers, soon = self._timers, self._soon

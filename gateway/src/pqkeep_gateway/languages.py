@@ -34,7 +34,7 @@ PLACE = re.compile(r"\{(\w+)\}")
 _CLAUSES = frozenset(
     {"error", "fault", "hint", "message", "problem", "reason", "instead", "role", "words"}
 )
-"""Values that are texts of the code."""
+"""Values that are texts of the code themselves."""
 _LIST = "details"
 """Values that are names with "and" between them."""
 _FIELD = re.compile(r"[a-z]+(_[a-z]+)*").fullmatch

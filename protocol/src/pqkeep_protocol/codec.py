@@ -150,7 +150,7 @@ def encode(frame: ToKeyService | ToGateway) -> bytearray:
 
 
 _ARRAY, _TEXT = 0b1001, 0b101
-"""The first bits of a msgpack array, and of a text, of few elements."""
+"""The first bits of a short msgpack array, and of a short text."""
 _FIRST_LONG_NUMBER = 0x80
 _NUMBER_SIZE: Mapping[int, int] = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 """Bytes of a msgpack number after its first byte. A number below 128 has only that one."""

@@ -80,7 +80,7 @@ _REFUSALS: Mapping[MoveRefusal, str] = {
     MoveRefusal.NO_TRANSFER_KEY: "the key service's settings have no transfer_key_file, or its log"
     " says why it cannot be read",
     MoveRefusal.SAME_SHARD: "the tenant is already in that shard",
-    MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard: name that one",
+    MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard: name that shard",
     MoveRefusal.BUSY: "the tenant's calls did not end in time: try again",
     MoveRefusal.INTERRUPTED: "the key service lost its database and has reconnected: try again",
     MoveRefusal.DAMAGED: "a key of the tenant is damaged; the key service's log says which",

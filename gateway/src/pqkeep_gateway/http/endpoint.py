@@ -57,7 +57,7 @@ class Document:
     content_type: str
     body: bytes
     status: int | None = None
-    """The status instead of the endpoint's; None: the endpoint's."""
+    """A status that replaces the endpoint's status. None keeps it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _FLIGHTS = 3
 class _Loaded:
     context: ssl.SSLContext
     group: str
-    """The group of a handshake with a client that has this OpenSSL."""
+    """The key exchange group with a client that has the same OpenSSL."""
     expires: float
 
 

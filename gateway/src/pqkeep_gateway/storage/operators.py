@@ -158,7 +158,7 @@ class OperatorSession:
     last_seen_at: datetime
     source_address: str
     operator: OperatorPrincipal | None = None
-    """The person, or the operator with that credential; None: it belongs to no named operator."""
+    """The person or the operator with the credential. None if no named operator has it."""
     digest: bytes = field(default=b"", repr=False)
     """The digest of the stored session's token (32 bytes)."""
 

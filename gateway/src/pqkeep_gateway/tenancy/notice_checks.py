@@ -80,7 +80,7 @@ class NoticeChecks:
         self._noted: dict[TenantId, None] = {}
         """In order of their events."""
         self._begun: dict[TenantId, asyncio.Event] = {}
-        """The noted tenants with a check that has begun here. The event is the end of the check."""
+        """The noted tenants that are being checked here. The event is set when the check ends."""
         self._wake = asyncio.Event()
 
     def note(self, tenant: TenantId) -> None:

@@ -40,7 +40,7 @@ SECONDS = 5.0
 SECONDS_BETWEEN_STARTS = 60.0
 """The time between two starts of one worker, because the cause of its end may persist."""
 BUFFER = 1 << 20
-"""A buffer's bytes: more than 128 encapsulations have."""
+"""The size of a buffer in bytes. The results of 128 encapsulations need less."""
 PUBLIC_KEYS = 100
 """Expanded public keys in a worker's cache, 7 to 11 KB each."""
 

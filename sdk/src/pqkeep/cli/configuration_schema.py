@@ -246,7 +246,7 @@ _PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv
 
 
 def _plain(node: Node, name: str) -> object:
-    """Return a node of texts as JSON. Raises Refusal for the members of a private key."""
+    """Return a YAML node as JSON. Raises Refusal if it has members of a private key."""
     match node:
         case Scalar():
             return text(node, name)

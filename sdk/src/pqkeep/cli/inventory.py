@@ -27,7 +27,7 @@ JWS_SUFFIX = ".jws"
 LARGEST = 1_048_576
 """The most bytes of a document of keys elsewhere."""
 MAX_DOCUMENTS = 10_000
-"""The end of the documents of one bill of materials: a hostile service could fill the disk."""
+"""The most documents of one bill of materials. A hostile service could otherwise fill the disk."""
 MOST_NAMES = 3
 """The most principals that a line of the table names."""
 
