@@ -35,6 +35,7 @@ from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
 from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_keyservice.storage import fenced_database, postgresql
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import open_postgresql
 from pqkeep_keyservice.storage.schema import migrate
@@ -228,6 +229,14 @@ def _postgresql(url: str) -> Sql:
 def sql(location: Location) -> Sql:
     """Return a function that runs one statement directly on the database."""
     return location.sql
+
+
+@pytest.fixture(autouse=True)
+def patient_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a server the time that it needs on a busy machine."""
+    monkeypatch.setattr(fenced_database, "RESPONSE_SECONDS", PATIENCE)
+    monkeypatch.setattr(postgresql, "RESPONSE_SECONDS", PATIENCE)
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", PATIENCE)
 
 
 @pytest.fixture

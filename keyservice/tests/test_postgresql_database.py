@@ -21,6 +21,7 @@ from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.storage import fenced_database
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.fenced_database import FencedDatabase
 from pqkeep_keyservice.storage.key_versions import find_key_versions, replace_key_versions
@@ -93,10 +94,14 @@ async def test_a_lost_session_is_found_again(
 
 
 async def test_a_server_that_hangs_is_out_of_reach(
-    database: FencedDatabase, postgres_server: PostgresServer, name: str
+    database: FencedDatabase,
+    postgres_server: PostgresServer,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A transaction without a response is given up, and the next one works."""
-    with postgres_server.frozen(name):
+    with postgres_server.frozen(name), monkeypatch.context() as impatient:
+        impatient.setattr(fenced_database, "RESPONSE_SECONDS", 1.0)
         with pytest.raises(DatabaseUnavailableError):
             await database.write(one)
         with pytest.raises(
