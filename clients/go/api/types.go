@@ -64,7 +64,7 @@ type ApiKeyData struct {
 	// OverlapEndsAt With details: the end of a rotated API key's overlap.
 	OverlapEndsAt *time.Time `json:"overlap_ends_at,omitempty"`
 
-	// RevokedAt null while it is active.
+	// RevokedAt The time of the revocation; null while it is active.
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
 
 	// Scopes Its permissions; null: everything that an API key may do.
@@ -215,7 +215,7 @@ type CanaryData struct {
 	Complete bool         `json:"complete"`
 	Disabled []SourceData `json:"disabled"`
 
-	// EndedAt null: it has not ended.
+	// EndedAt The end of the canary; null: it has not ended.
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 
 	// Knowledge The kind of knowledge behind a part of a campaign's state.
@@ -261,7 +261,7 @@ type Cbom struct {
 type CertificateData struct {
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// Name https, link.gateway or link.keyservice.
+	// Name The certificate's purpose: https, link.gateway or link.keyservice.
 	Name string `json:"name"`
 }
 
@@ -424,7 +424,7 @@ type CosignatureData struct {
 type CountData struct {
 	Count int `json:"count"`
 
-	// Value As in records. An hour or a day is the time of its beginning.
+	// Value The value, as in records. An hour or a day is the time of its beginning.
 	Value string `json:"value"`
 }
 
@@ -447,7 +447,7 @@ type CountsData struct {
 	// Next Send this as `before` to count older records; null if all were counted. At most 10,000 records are read at once.
 	Next interface{} `json:"next,omitempty"`
 
-	// Total The counted records.
+	// Total The number of counted records.
 	Total int `json:"total"`
 
 	// Values The number of values, including values that are not listed.
@@ -505,7 +505,7 @@ type CreateKeyringRequest struct {
 	// Name The keyring's name. It cannot be changed.
 	Name string `json:"name"`
 
-	// Purposes What its keys may be used for.
+	// Purposes The allowed purposes of its keys.
 	Purposes []string `json:"purposes,omitempty"`
 
 	// RetiredPublicKeysAllowed Whether requests that send the public key of a retired version may still encrypt and encapsulate to it.
@@ -534,10 +534,10 @@ type CreateTenantRequest struct {
 type CurrentSubscriptionData struct {
 	CancelAtPeriodEnd bool `json:"cancel_at_period_end"`
 
-	// OperationsPerMonth null: unlimited.
+	// OperationsPerMonth The limit; null: unlimited.
 	OperationsPerMonth *int `json:"operations_per_month,omitempty"`
 
-	// OperationsUsed null without a quota: operations are not counted.
+	// OperationsUsed The operations of this month; null without a quota: they are not counted.
 	OperationsUsed *int       `json:"operations_used,omitempty"`
 	PeriodEnd      *time.Time `json:"period_end,omitempty"`
 	PeriodStart    *time.Time `json:"period_start,omitempty"`
@@ -557,10 +557,10 @@ type DataKey struct {
 	// Algorithm The wire values of the interface specification. Two also have the standard's names; a response has the name that the request uses.
 	Algorithm Algorithm `json:"algorithm"`
 
-	// Ciphertext For format ciphertext: decrypt returns the data key.
+	// Ciphertext The encrypted data key in the format ciphertext, for decrypt.
 	Ciphertext []byte `json:"ciphertext,omitempty"`
 
-	// Envelope For format envelope: decrypt returns the data key.
+	// Envelope The encrypted data key in the format envelope, for decrypt.
 	Envelope string `json:"envelope,omitempty"`
 
 	// KeyVersion The version of the key that was used.
@@ -572,7 +572,7 @@ type DataKey struct {
 	// Plaintext The data key. The service does not store it.
 	Plaintext []byte `json:"plaintext,omitempty"`
 
-	// WrappedKey For format wrapped_key: unwrap returns the data key.
+	// WrappedKey The encrypted data key in the format wrapped_key, for unwrap.
 	WrappedKey []byte `json:"wrapped_key,omitempty"`
 }
 
@@ -773,7 +773,7 @@ type DeliveriesData struct {
 
 // DeliveryData One message to a webhook. Of a response, only the status is kept.
 type DeliveryData struct {
-	// AttemptedAt null: never.
+	// AttemptedAt The time; null: never.
 	AttemptedAt *time.Time `json:"attempted_at,omitempty"`
 	Attempts    int        `json:"attempts"`
 	CreatedAt   time.Time  `json:"created_at"`
@@ -781,7 +781,7 @@ type DeliveryData struct {
 	// Id The header webhook-id, the same in each attempt.
 	Id string `json:"id"`
 
-	// NextAttemptAt null unless it waits.
+	// NextAttemptAt The time of the next attempt; null unless the message waits.
 	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
 
 	// Problem The reason why there is no response, or no more attempt.
@@ -1066,7 +1066,7 @@ type ExchangedToken struct {
 	AccessToken string    `json:"access_token"`
 	ExpiresAt   time.Time `json:"expires_at"`
 
-	// ExpiresIn Seconds.
+	// ExpiresIn The lifetime in seconds.
 	ExpiresIn       int         `json:"expires_in"`
 	IssuedTokenType string      `json:"issued_token_type"`
 	Scopes          []ScopeData `json:"scopes"`
@@ -1431,7 +1431,7 @@ type InventoryKeyData struct {
 	// Algorithm The wire values of the interface specification. Two also have the standard's names; a response has the name that the request uses.
 	Algorithm Algorithm `json:"algorithm"`
 
-	// ArchiveAt When the private key will be destroyed.
+	// ArchiveAt The time at which the private key will be destroyed.
 	ArchiveAt *time.Time `json:"archive_at,omitempty"`
 
 	// ConfidentialUntil A label of the keyring: the day until which its data stay confidential.
@@ -1441,7 +1441,7 @@ type InventoryKeyData struct {
 	// DataClass A label of the keyring.
 	DataClass string `json:"data_class,omitempty"`
 
-	// DisabledUntil When it will be enabled again.
+	// DisabledUntil The time at which it will be enabled again.
 	DisabledUntil *time.Time `json:"disabled_until,omitempty"`
 
 	// Fingerprint SHA-256 of the public key, or a symmetric key's fingerprint.
@@ -1475,7 +1475,7 @@ type InventoryKeyData struct {
 	RetiredAt   *time.Time `json:"retired_at,omitempty"`
 	RetiredDays *int       `json:"retired_days,omitempty"`
 
-	// RotationAt When it is rotated automatically.
+	// RotationAt The time of its automatic rotation.
 	RotationAt *time.Time `json:"rotation_at,omitempty"`
 
 	// Rules The rules that concern it, by name. null: unknown, because the tenant's rules are damaged; an operator repairs them with `pqkeepd rules`.
@@ -1493,7 +1493,7 @@ type InventoryKeyData struct {
 
 // InvitationData An invitation. If the installation sends e-mail, the message has its token.
 type InvitationData struct {
-	// Email Unique, case-insensitive.
+	// Email An e-mail address. It is unique, and case-insensitive.
 	Email     string    `json:"email"`
 	ExpiresAt time.Time `json:"expires_at"`
 	Id        string    `json:"id"`
@@ -1617,7 +1617,7 @@ type Keyring struct {
 	MinimumEncryptionVersion int    `json:"minimum_encryption_version"`
 	Name                     string `json:"name"`
 
-	// Purposes What its keys may be used for.
+	// Purposes The allowed purposes of its keys.
 	Purposes []KeyPurpose `json:"purposes"`
 
 	// RetiredPublicKeysAllowed Whether new data may use a retired version's public key, sent as `public_key`.
@@ -1662,7 +1662,7 @@ type Left struct {
 	// AsOf The time of the oldest of these scans.
 	AsOf *time.Time `json:"as_of,omitempty"`
 
-	// Count null: there is no scan.
+	// Count The number of ciphertexts; null: there is no scan.
 	Count *int `json:"count,omitempty"`
 
 	// Knowledge The kind of knowledge behind a part of a campaign's state.
@@ -1673,7 +1673,7 @@ type Left struct {
 
 // LimitData One limit.
 type LimitData struct {
-	// Limit null: unlimited.
+	// Limit The limit; null: unlimited.
 	Limit *int `json:"limit,omitempty"`
 
 	// Name The limits of a plan.
@@ -1727,7 +1727,7 @@ type MailMode = string
 
 // MayUseData How many may use a key: at least one operation, now.
 type MayUseData struct {
-	// ApiKeys Valid API keys: `GET …/api-keys?may_use=`.
+	// ApiKeys The number of valid API keys that `GET …/api-keys?may_use=` lists.
 	ApiKeys int `json:"api_keys"`
 
 	// WorkloadRoles Roles of workloads.
@@ -1738,7 +1738,7 @@ type MayUseData struct {
 type MemberData struct {
 	CreatedAt time.Time `json:"created_at"`
 
-	// Email Unique, case-insensitive.
+	// Email An e-mail address. It is unique, and case-insensitive.
 	Email        string     `json:"email"`
 	Id           string     `json:"id"`
 	LastSignInAt *time.Time `json:"last_sign_in_at,omitempty"`
@@ -1829,7 +1829,7 @@ type NewApiKeyData struct {
 
 // NoticeData A notice: its kind, its text, and the page where a user can end its cause.
 type NoticeData struct {
-	// Action What mends it.
+	// Action The text of the link: what to do about the cause.
 	Action string `json:"action"`
 
 	// At The next destruction, expiry or denial; of an event, its time.
@@ -1853,13 +1853,13 @@ type NoticeData struct {
 	// Path The page of the portal for that, beneath /portal.
 	Path string `json:"path"`
 
-	// RaisedAt When its cause last grew.
+	// RaisedAt The time at which its cause last grew.
 	RaisedAt time.Time `json:"raised_at"`
 
 	// Seen People who have seen it since it was raised.
 	Seen int `json:"seen"`
 
-	// SeenBy The addresses of the first of them.
+	// SeenBy The addresses of the first of these people.
 	SeenBy []string `json:"seen_by"`
 
 	// Severity How bad a notice is.
@@ -1878,14 +1878,14 @@ type NoticeSettingData struct {
 	// Days The threshold; null: the kind has none.
 	Days *int `json:"days,omitempty"`
 
-	// DefaultDays The threshold without a choice.
+	// DefaultDays The threshold that applies if the tenant chooses none.
 	DefaultDays *int `json:"default_days,omitempty"`
 	Enabled     bool `json:"enabled"`
 
 	// Kind The kinds of notices.
 	Kind NoticeKind `json:"kind"`
 
-	// Title What the kind is about.
+	// Title The subject of the kind.
 	Title string `json:"title"`
 }
 
@@ -1947,7 +1947,7 @@ type OperatorSessionData struct {
 	// Email The address that the provider vouches for.
 	Email string `json:"email,omitempty"`
 
-	// ExpiresAt The end, however much it is used.
+	// ExpiresAt The latest end of the session, however much it is used.
 	ExpiresAt time.Time `json:"expires_at"`
 	Id        string    `json:"id"`
 
@@ -2034,7 +2034,7 @@ type PartData struct {
 
 // PendingInvitationData An invitation that was not accepted yet.
 type PendingInvitationData struct {
-	// Email Unique, case-insensitive.
+	// Email An e-mail address. It is unique, and case-insensitive.
 	Email     string    `json:"email"`
 	ExpiresAt time.Time `json:"expires_at"`
 	Id        string    `json:"id"`
@@ -2076,14 +2076,14 @@ type PreviewedUseData struct {
 	Algorithm   Algorithm `json:"algorithm"`
 	FirstUsedAt time.Time `json:"first_used_at"`
 
-	// Keyring null: a supplied public key of others.
+	// Keyring The keyring; null: a supplied public key that is not the tenant's.
 	Keyring    string    `json:"keyring,omitempty"`
 	LastUsedAt time.Time `json:"last_used_at"`
 
-	// Operation As in the audit log; `re-encrypt-target` for a target.
+	// Operation The operation, as in the audit log; `re-encrypt-target` for a target.
 	Operation string `json:"operation"`
 
-	// Principal As in the audit log.
+	// Principal The principal, as in the audit log.
 	Principal string `json:"principal"`
 	Rule      string `json:"rule"`
 	Uses      int    `json:"uses"`
@@ -2097,7 +2097,7 @@ type PrincipalUsesData struct {
 	// Operation `re-encrypt` is a re-encryption from it, `re-encrypt-target` to it.
 	Operation string `json:"operation"`
 
-	// Principal As in records; `other`: see `merged_principals`.
+	// Principal The principal, as in records; `other`: see `merged_principals`.
 	Principal string `json:"principal"`
 
 	// Uses Successful operations.
@@ -2126,7 +2126,7 @@ type ProfileRuleData struct {
 	Name       string      `json:"name"`
 	Successor  *Algorithm  `json:"successor,omitempty"`
 
-	// Uses What the rule ends.
+	// Uses The uses that the rule ends.
 	Uses []RuleUse `json:"uses"`
 }
 
@@ -2401,22 +2401,22 @@ type ReEncrypted struct {
 	// Algorithm The wire values of the interface specification. Two also have the standard's names; a response has the name that the request uses.
 	Algorithm Algorithm `json:"algorithm"`
 
-	// Ciphertext For a `ciphertext`: the form that encrypt returns.
+	// Ciphertext The new ciphertext as encrypt returns it, if the source is a `ciphertext`.
 	Ciphertext []byte `json:"ciphertext,omitempty"`
 
-	// Envelope For format envelope: the form that encrypt returns.
+	// Envelope The new envelope, if the format is envelope.
 	Envelope string `json:"envelope,omitempty"`
 
 	// KeyVersion The version of the key that was used.
 	KeyVersion int `json:"key_version"`
 
-	// Keyring The target's.
+	// Keyring The keyring of the target key.
 	Keyring string `json:"keyring"`
 
 	// Moved False if the source already has the target's key version, form and associated data: it is returned unchanged.
 	Moved bool `json:"moved"`
 
-	// WrappedKey For a `wrapped_key`: the form that wrap returns.
+	// WrappedKey The new wrapped key as wrap returns it, if the source is a `wrapped_key`.
 	WrappedKey []byte `json:"wrapped_key,omitempty"`
 }
 
@@ -2481,7 +2481,7 @@ type RefusedData struct {
 	Algorithm string `json:"algorithm"`
 	Count     int    `json:"count"`
 
-	// KeyVersion null: the caller asked for the active version.
+	// KeyVersion The requested version; null: the caller asked for the active version.
 	KeyVersion *int      `json:"key_version,omitempty"`
 	Keyring    string    `json:"keyring"`
 	LastAt     time.Time `json:"last_at"`
@@ -2519,7 +2519,7 @@ type RootKeyData struct {
 	CreatedAt time.Time `json:"created_at"`
 	Id        int       `json:"id"`
 
-	// Rotation null: no rotation is running.
+	// Rotation The rotation of the root key; null: no rotation is running.
 	Rotation *RotationData `json:"rotation,omitempty"`
 }
 
@@ -2618,21 +2618,21 @@ type RuleData struct {
 	// Algorithms The algorithms that the rule ends.
 	Algorithms []Algorithm `json:"algorithms"`
 
-	// DenyFrom null: never.
+	// DenyFrom The time from which requests are denied; null: never.
 	DenyFrom   *time.Time      `json:"deny_from,omitempty"`
 	Exceptions []ExceptionData `json:"exceptions"`
 
-	// Keyrings Names, and prefixes of names followed by `*`.
+	// Keyrings The keyrings: names, and prefixes of names followed by `*`.
 	Keyrings []string `json:"keyrings"`
 	Name     string   `json:"name"`
 
 	// Successor The algorithm to use instead, if there is one.
 	Successor *Algorithm `json:"successor,omitempty"`
 
-	// Uses What the rule ends.
+	// Uses The uses that the rule ends.
 	Uses []RuleUse `json:"uses"`
 
-	// WarnFrom null: never.
+	// WarnFrom The time from which responses warn; null: never.
 	WarnFrom *time.Time `json:"warn_from,omitempty"`
 }
 
@@ -2641,7 +2641,7 @@ type RuleUse = string
 
 // RuleWarning The rule of the tenant that will end an operation.
 type RuleWarning struct {
-	// Deprecation From when the rule warns.
+	// Deprecation The time from which the rule warns.
 	Deprecation time.Time `json:"deprecation"`
 
 	// Rule The rule's name.
@@ -2650,7 +2650,7 @@ type RuleWarning struct {
 	// Successor The wire values of the interface specification. Two also have the standard's names; a response has the name that the request uses.
 	Successor *Algorithm `json:"successor,omitempty"`
 
-	// Sunset From when the operation is denied to the caller.
+	// Sunset The time from which the operation is denied to the caller.
 	Sunset *time.Time `json:"sunset,omitempty"`
 }
 
@@ -2677,7 +2677,7 @@ type ScanData struct {
 	Principal  string    `json:"principal"`
 	RecordedAt time.Time `json:"recorded_at"`
 
-	// ScannedAt The end of the scan, by its sender.
+	// ScannedAt The end of the scan, as its sender states it.
 	ScannedAt time.Time `json:"scanned_at"`
 
 	// Sha256 SHA-256 of the scan's file, in hexadecimal.
@@ -2731,7 +2731,7 @@ type ShardData struct {
 	// RootKey The number of the root key that seals its new keys.
 	RootKey *int `json:"root_key,omitempty"`
 
-	// Tenants Without deleted ones.
+	// Tenants The number of its tenants, without deleted ones.
 	Tenants *int `json:"tenants,omitempty"`
 
 	// Unsigned Records that no checkpoint covers yet.
@@ -3075,7 +3075,7 @@ type SignedOutData struct {
 type SourceData struct {
 	Algorithm string `json:"algorithm"`
 
-	// KeyVersions null: all; of the target's own key, all but the active version.
+	// KeyVersions The versions. null: all; of the target's own key, all but the active version.
 	KeyVersions []int  `json:"key_versions,omitempty"`
 	Keyring     string `json:"keyring"`
 }
@@ -3098,7 +3098,7 @@ type TenantCountsData struct {
 	ScheduledForDeletion int `json:"scheduled_for_deletion"`
 	Suspended            int `json:"suspended"`
 
-	// Total Without deleted ones.
+	// Total The number of tenants, without deleted ones.
 	Total int `json:"total"`
 }
 
@@ -3110,13 +3110,13 @@ type TenantData struct {
 	DeletionAt *time.Time `json:"deletion_at,omitempty"`
 	Id         string     `json:"id"`
 
-	// Name Unique.
+	// Name The tenant's name, which is unique.
 	Name string `json:"name"`
 
 	// Plan The values of a tenant's ``plan``.
 	Plan Plan `json:"plan"`
 
-	// RequestsPerMinute null: the plan's rate limit.
+	// RequestsPerMinute The tenant's own rate limit; null: the plan's rate limit applies.
 	RequestsPerMinute *int `json:"requests_per_minute,omitempty"`
 
 	// Status Whether a tenant's credentials are accepted.
@@ -3287,7 +3287,7 @@ type UpdateKeyringRequest struct {
 	// MinimumEncryptionVersion The lowest key version that may encrypt, wrap, encapsulate, sign and compute MACs. 0: every version.
 	MinimumEncryptionVersion *int `json:"minimum_encryption_version,omitempty"`
 
-	// Purposes What its keys may be used for.
+	// Purposes The allowed purposes of its keys.
 	Purposes []string `json:"purposes,omitempty"`
 
 	// RetiredPublicKeysAllowed Whether requests that send the public key of a retired version may still encrypt and encapsulate to it.
@@ -3321,7 +3321,7 @@ type UsageData struct {
 	// OperationsPerMonth The monthly quota; null: unlimited.
 	OperationsPerMonth *int `json:"operations_per_month,omitempty"`
 
-	// OperationsUsed In this calendar month (UTC); null without a quota.
+	// OperationsUsed The operations of this calendar month (UTC); null without a quota.
 	OperationsUsed *int `json:"operations_used,omitempty"`
 
 	// Period The reporting period.
@@ -3738,7 +3738,7 @@ type WebhookData struct {
 	// Kinds The kinds of notices that it gets. Empty: all kinds, including future ones.
 	Kinds []string `json:"kinds"`
 
-	// LastSuccessAt null: never.
+	// LastSuccessAt The time; null: never.
 	LastSuccessAt *time.Time `json:"last_success_at,omitempty"`
 	Name          string     `json:"name"`
 
@@ -3762,7 +3762,7 @@ type WebhooksData struct {
 
 // WitnessData A witness, and the last checkpoint that it cosigned.
 type WitnessData struct {
-	// At When it cosigned.
+	// At The time of its newest cosignature; null before the first.
 	At   *time.Time `json:"at,omitempty"`
 	Name string     `json:"name"`
 
@@ -3772,7 +3772,7 @@ type WitnessData struct {
 	// Problem Why it does not cosign now. With `conflict` it has cosigned another history of the log: records were lost or replaced.
 	Problem *WitnessProblem `json:"problem,omitempty"`
 
-	// Size Null before the first cosignature.
+	// Size The number of cosigned records; null before the first cosignature.
 	Size *int `json:"size,omitempty"`
 }
 

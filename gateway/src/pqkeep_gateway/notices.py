@@ -98,7 +98,7 @@ class Notice:
     details: Details
     opened_at: datetime
     raised_at: datetime
-    """When its cause last grew."""
+    """The time at which its cause last grew."""
     dismissed_at: datetime | None = None
     closed_at: datetime | None = None
     seen_by: Sequence[str] = ()

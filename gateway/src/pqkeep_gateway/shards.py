@@ -109,7 +109,7 @@ class Departures:
 
     def __init__(self) -> None:
         self._left: dict[TenantId, str] = {}
-        """In order of insertion."""
+        """The departed tenants, the oldest entry first."""
 
     def add(self, tenant: TenantId, shard: str) -> None:
         """Note a shard's report."""
@@ -120,7 +120,7 @@ class Departures:
     def is_current(self, tenant: TenantId, placement: Placement) -> bool:
         """Return whether a cached placement may be used.
 
-        If not, it must be read again, and the new value is valid.
+        If not, the caller must read the placement again, and may use what it reads.
         """
         if placement.is_moving:
             return False

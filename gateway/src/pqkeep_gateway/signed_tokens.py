@@ -55,7 +55,7 @@ class RefusedTokenError(Exception):
 
 
 _Seconds = Annotated[float, Meta(ge=0, le=253_402_300_799)]
-"""Since 1970, UTC; at most the year 9999."""
+"""Seconds since 1970, UTC, until the end of the year 9999."""
 
 
 class _Header(Struct, frozen=True):

@@ -89,7 +89,7 @@ class Webhook:
     state: WebhookState = WebhookState.ACTIVE
     created_at: datetime
     created_by: str
-    """The principal."""
+    """The principal that created it."""
     failures: int = 0
     """Failed attempts since the last success."""
     failing_since: datetime | None = None

@@ -211,7 +211,7 @@ class Gateway:
 
     road: Road
     key_clients: Mapping[str, KeyClient]
-    """By shard."""
+    """The key-service client of each shard."""
     approvals: Approvals
     audit_delivery: AuditDelivery
     billing: BuiltInBilling
@@ -223,7 +223,7 @@ class Gateway:
     link: LinkTls | None
     """TLS to key services on other hosts."""
     audit_streams: Mapping[str, AuditStream]
-    """By shard; empty without a sink."""
+    """The audit stream of each shard. Empty without a sink."""
     witness_carriers: Sequence[WitnessCarrier]
     """One for each shard."""
     observer: RequestObserver
@@ -863,7 +863,7 @@ class _KeyServices:
     link: LinkTls | None
     directory: SqlShards
     departures: Departures | None
-    """None with one shard."""
+    """The departed tenants. None with one shard."""
     shards: Shards
 
 

@@ -118,7 +118,7 @@ class Authenticator:
         self._clock = clock
         self._fingerprint_key = token_bytes(32)
         self._known: dict[bytes, Authenticated] = {}
-        """In order of insertion."""
+        """The cached principals by fingerprint, the oldest entry first."""
         self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
     async def authenticate(

@@ -228,7 +228,7 @@ ALLOW_ABSENT_KEYRINGS = boolean_field(
 
 _LIMITS: tuple[Field[Any], ...] = (NAME, SCOPES, EXPIRES_AT, ALLOWED_ADDRESSES)
 LIMIT_FIELDS: tuple[Field[Any], ...] = (*_LIMITS, ALLOW_ABSENT_KEYRINGS)
-"""For a new API key."""
+"""The fields that limit a new API key."""
 KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
     *(
         limit.described(limit.description.partition(" Left out:")[0] + " Left out: as before.")
@@ -236,7 +236,7 @@ KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
     ),
     ALLOW_ABSENT_KEYRINGS,
 )
-"""For a rotation."""
+"""The fields that limit an API key after a rotation."""
 
 
 def limits_in(call: ApiCall) -> ApiKeyLimits:

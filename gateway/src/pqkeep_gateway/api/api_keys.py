@@ -72,7 +72,7 @@ MAX_WORDS = 8
 _VERSION_TEXT = re.compile(r"[1-9][0-9]{0,8}")
 """A version up to MAX_VERSION."""
 MAX_OVERLAP = 86_400
-"""Seconds; an installation may allow less."""
+"""The longest overlap in seconds. An installation may allow less."""
 
 Last4 = Annotated[str, Meta(min_length=4, max_length=4, description="The last four characters.")]
 ApiKeyVersion = Annotated[int, Meta(ge=1, description="Counted from 1 for each tenant.")]
@@ -114,7 +114,9 @@ class ApiKeyData(Data, frozen=True, kw_only=True):
     version: ApiKeyVersion
     status: ApiKeyStatus
     created_at: Timestamp
-    revoked_at: Annotated[Timestamp | None, Meta(description="null while it is active.")]
+    revoked_at: Annotated[
+        Timestamp | None, Meta(description="The time of the revocation; null while it is active.")
+    ]
     last_used_at: Annotated[
         Timestamp | UnsetType | None,
         Meta(description="With details: null if it was never used. Updated within 30 seconds."),

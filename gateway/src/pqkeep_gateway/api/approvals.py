@@ -72,15 +72,17 @@ class ApprovalData(Data, frozen=True, kw_only=True):
     """A request that a second person approves."""
 
     id: Identifier
-    operation: Annotated[str, Meta(description="Its name in this reference.")]
-    summary: Annotated[str, Meta(description="What it does.")]
+    operation: Annotated[str, Meta(description="The operation's name in this reference.")]
+    summary: Annotated[str, Meta(description="The requested change, as a part of a sentence.")]
     request: Annotated[
         str,
         Meta(description="Method, path and fields as canonical JSON. Exactly this is executed."),
     ]
     sha256: Annotated[str, Meta(description="SHA-256 of `request`, which the audit log has too.")]
     state: ApprovalState
-    permission: Annotated[Permission, Meta(description="What the requester and the approver need.")]
+    permission: Annotated[
+        Permission, Meta(description="The permission that the requester and the approver need.")
+    ]
     requested_by: Annotated[Identifier, Meta(description="A person, who may have left.")]
     requested_at: Timestamp
     expires_at: Timestamp
@@ -88,7 +90,7 @@ class ApprovalData(Data, frozen=True, kw_only=True):
         Identifier | None, Meta(description="The person that approved or refused it.")
     ]
     decided_at: Timestamp | None
-    error_code: Annotated[str | None, Meta(description="Why the execution failed, if it did.")]
+    error_code: Annotated[str | None, Meta(description="The error code of a failed execution.")]
     invitation_token: Annotated[
         str | UnsetType,
         Meta(description="Shown once: after an approved invitation, if no e-mail is sent."),

@@ -69,7 +69,10 @@ class CountData(Data, frozen=True, kw_only=True):
     """The number of records with one value."""
 
     value: Annotated[
-        str, Meta(description="As in records. An hour or a day is the time of its beginning.")
+        str,
+        Meta(
+            description="The value, as in records. An hour or a day is the time of its beginning."
+        ),
     ]
     count: Annotated[int, Meta(ge=1)]
 
@@ -78,7 +81,7 @@ class CountsData(Data, frozen=True, kw_only=True):
     """Records by a value: the most frequent first, or the newest hour or day."""
 
     counts: tuple[CountData, ...]
-    total: Annotated[int, Meta(ge=0, description="The counted records.")]
+    total: Annotated[int, Meta(ge=0, description="The number of counted records.")]
     values: Annotated[
         int, Meta(ge=0, description="The number of values, including values that are not listed.")
     ]
@@ -153,8 +156,14 @@ class WitnessData(Data, frozen=True, kw_only=True):
 
     name: str
     origin: Annotated[str, Meta(description="The name of the log that the witness knows.")]
-    size: Annotated[int | None, Meta(description="Null before the first cosignature.")]
-    at: Annotated[Instant | None, Meta(description="When it cosigned.")]
+    size: Annotated[
+        int | None,
+        Meta(description="The number of cosigned records; null before the first cosignature."),
+    ]
+    at: Annotated[
+        Instant | None,
+        Meta(description="The time of its newest cosignature; null before the first."),
+    ]
     problem: Annotated[
         WitnessProblem | None,
         Meta(

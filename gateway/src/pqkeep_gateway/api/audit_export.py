@@ -39,11 +39,11 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 EXPORTS = Limit(120, HOUR)
-"""Per tenant, and for the operator."""
+"""The limit of exports for each tenant, and for the operator."""
 MAX_AT_ONCE = 2
-"""Per tenant or operator, in one gateway."""
+"""Concurrent exports of one tenant or of the operator, in one gateway."""
 MAX_RUNNING = 64
-"""In total, in one gateway."""
+"""Concurrent exports in total, in one gateway."""
 
 
 class ExportLimits:

@@ -101,9 +101,10 @@ class RuleWarning(Data, frozen=True, kw_only=True):
     """The rule of the tenant that will end an operation."""
 
     rule: Annotated[str, Meta(description="The rule's name.")]
-    deprecation: Annotated[Timestamp, Meta(description="From when the rule warns.")]
+    deprecation: Annotated[Timestamp, Meta(description="The time from which the rule warns.")]
     sunset: Annotated[
-        Timestamp | UnsetType, Meta(description="From when the operation is denied to the caller.")
+        Timestamp | UnsetType,
+        Meta(description="The time from which the operation is denied to the caller."),
     ] = UNSET
     successor: Annotated[
         Algorithm | UnsetType, Meta(description="The algorithm to use instead.")

@@ -38,9 +38,9 @@ from pqkeep_protocol.algorithms import Algorithm
 
 _SIGNATURE = "Stripe-Signature"
 _NOTHING_SOLD = "this installation sells no plans; the operator sets a tenant's plan"
-ANY_NUMBER = "null: unlimited."
-Cents = Annotated[int, Meta(description="In hundredths of the currency.")]
-Currency = Annotated[str, Meta(description="Three lower-case letters.")]
+ANY_NUMBER = "The limit; null: unlimited."
+Cents = Annotated[int, Meta(description="An amount in hundredths of the currency.")]
+Currency = Annotated[str, Meta(description="The currency's code: three lower-case letters.")]
 
 
 class PlanData(Data, frozen=True, kw_only=True):
@@ -62,7 +62,8 @@ class PlanData(Data, frozen=True, kw_only=True):
     keyrings: Annotated[int, Meta(ge=1)]
     api_keys: Annotated[int, Meta(ge=1)]
     algorithms: Annotated[
-        tuple[Algorithm, ...], Meta(description="For writing. Reading works with every algorithm.")
+        tuple[Algorithm, ...],
+        Meta(description="The algorithms for writing. Reading works with every algorithm."),
     ]
     key_wrap: bool
 
@@ -91,7 +92,10 @@ class CurrentSubscriptionData(SubscriptionData, frozen=True, kw_only=True):
     """A tenant's subscription, and its usage in this calendar month (UTC)."""
 
     operations_used: Annotated[
-        int | None, Meta(description="null without a quota: operations are not counted.")
+        int | None,
+        Meta(
+            description="The operations of this month; null without a quota: they are not counted."
+        ),
     ]
     operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
 

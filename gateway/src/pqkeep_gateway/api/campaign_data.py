@@ -51,7 +51,9 @@ class SourceData(Data, frozen=True, kw_only=True):
     algorithm: str
     key_versions: Annotated[
         tuple[int, ...] | None,
-        Meta(description="null: all; of the target's own key, all but the active version."),
+        Meta(
+            description="The versions. null: all; of the target's own key, all but the active version."
+        ),
     ]
 
 
@@ -91,7 +93,7 @@ class Knowledge(StrEnum):
     EXACT = "exact"
     """A count of the audit log."""
     STATEMENT = "statement"
-    """What callers state. The service cannot check it."""
+    """A statement of callers. The service cannot check it."""
     OBSERVED = "observed"
     """What the service saw. It does not see local files and programs that do nothing."""
 
@@ -135,7 +137,9 @@ class ScanData(Data, frozen=True, kw_only=True):
 
     place: str
     sha256: Annotated[str, Meta(description="SHA-256 of the scan's file, in hexadecimal.")]
-    scanned_at: Annotated[Timestamp, Meta(description="The end of the scan, by its sender.")]
+    scanned_at: Annotated[
+        Timestamp, Meta(description="The end of the scan, as its sender states it.")
+    ]
     recorded_at: Timestamp
     principal: Annotated[str, Meta(description="The principal that makes the statement.")]
     left: Annotated[Count, Meta(description="Ciphertexts of source versions.")]
@@ -148,7 +152,9 @@ class Left(Data, frozen=True, kw_only=True):
 
     knowledge: Knowledge
     as_of: Annotated[Timestamp | None, Meta(description="The time of the oldest of these scans.")]
-    count: Annotated[Count | None, Meta(description="null: there is no scan.")]
+    count: Annotated[
+        Count | None, Meta(description="The number of ciphertexts; null: there is no scan.")
+    ]
     unreadable: Count
     scans: tuple[ScanData, ...]
 
@@ -171,7 +177,8 @@ class RefusedData(Data, frozen=True, kw_only=True):
     keyring: str
     algorithm: str
     key_version: Annotated[
-        int | None, Meta(description="null: the caller asked for the active version.")
+        int | None,
+        Meta(description="The requested version; null: the caller asked for the active version."),
     ]
     count: Count
     last_at: Timestamp
@@ -185,7 +192,9 @@ class CanaryData(Data, frozen=True, kw_only=True):
     state: CanaryState
     since: Timestamp | None
     until: Timestamp | None
-    ended_at: Annotated[Timestamp | None, Meta(description="null: it has not ended.")]
+    ended_at: Annotated[
+        Timestamp | None, Meta(description="The end of the canary; null: it has not ended.")
+    ]
     begun_by: str | None
     disabled: tuple[SourceData, ...]
     refused: Annotated[

@@ -220,7 +220,7 @@ KEY_FIELDS: Mapping[Operation, FieldCodes] = {
     )
     for operation, malformed in _MALFORMED.items()
 }
-"""For operations with keys, as the specification requires."""
+"""The errors of fields in operations with keys, as the specification requires."""
 
 BAD_REQUEST_FIELDS = FieldCodes(
     malformed=Code.INVALID_001, unknown=Code.INVALID_001, by_problem=_NOT_FOUND, by_field={}
@@ -230,7 +230,7 @@ BAD_REQUEST_FIELDS = FieldCodes(
 UNPROCESSABLE_FIELDS = FieldCodes(
     malformed=Code.UNPROCESSABLE, unknown=Code.INVALID_001, by_problem=_NOT_FOUND, by_field={}
 )
-"""For all other endpoints: 422."""
+"""The errors of fields in all other endpoints. The status is 422."""
 
 
 def codes_of_fields(endpoint: Endpoint) -> frozenset[Code]:

@@ -40,7 +40,7 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 
 Count = Annotated[int, Meta(ge=0)]
-Sha256 = Annotated[str, Meta(description="SHA-256 in hexadecimal.")]
+Sha256 = Annotated[str, Meta(description="A SHA-256 digest in hexadecimal.")]
 
 
 class ExternalSource(Data, frozen=True, kw_only=True):

@@ -62,7 +62,10 @@ class RootKeyData(Data, frozen=True, kw_only=True):
 
     id: Count
     created_at: Annotated[Timestamp, Meta(description="The time of its first use.")]
-    rotation: Annotated[RotationData | None, Meta(description="null: no rotation is running.")]
+    rotation: Annotated[
+        RotationData | None,
+        Meta(description="The rotation of the root key; null: no rotation is running."),
+    ]
 
 
 class MailData(Data, frozen=True, kw_only=True):
@@ -94,7 +97,7 @@ class NamedOperatorData(Data, frozen=True, kw_only=True):
 class TenantCountsData(Data, frozen=True, kw_only=True):
     """The numbers of tenants."""
 
-    total: Annotated[Count, Meta(description="Without deleted ones.")]
+    total: Annotated[Count, Meta(description="The number of tenants, without deleted ones.")]
     suspended: Count
     scheduled_for_deletion: Annotated[
         Count, Meta(description=("Suspended tenants with a scheduled deletion."))
@@ -104,7 +107,9 @@ class TenantCountsData(Data, frozen=True, kw_only=True):
 class CertificateData(Data, frozen=True, kw_only=True):
     """A certificate that the gateway uses."""
 
-    name: Annotated[str, Meta(description="https, link.gateway or link.keyservice.")]
+    name: Annotated[
+        str, Meta(description="The certificate's purpose: https, link.gateway or link.keyservice.")
+    ]
     expires_at: Timestamp
 
 
@@ -115,7 +120,9 @@ class ShardData(Data, frozen=True, kw_only=True):
     ready: bool
     reason: Annotated[str | None, Meta(description="The reason if it is not ready.")]
     draining: Annotated[bool | None, Meta(description="Whether it accepts no new tenants.")]
-    tenants: Annotated[Count | None, Meta(description="Without deleted ones.")]
+    tenants: Annotated[
+        Count | None, Meta(description="The number of its tenants, without deleted ones.")
+    ]
     moving: Annotated[
         Count | None,
         Meta(description=("Tenants that move to another shard. Their requests get 503.")),

@@ -99,7 +99,9 @@ class OperationUsesData(Data, frozen=True, kw_only=True):
 class PrincipalUsesData(OperationUsesData, frozen=True, kw_only=True):
     """The uses by one principal and operation."""
 
-    principal: Annotated[str, Meta(description="As in records; `other`: see `merged_principals`.")]
+    principal: Annotated[
+        str, Meta(description="The principal, as in records; `other`: see `merged_principals`.")
+    ]
 
 
 class UnattributedUsesData(OperationUsesData, frozen=True, kw_only=True):
@@ -129,7 +131,12 @@ class RuleAssessment(Data, frozen=True, kw_only=True):
 class MayUseData(Data, frozen=True, kw_only=True):
     """How many may use a key: at least one operation, now."""
 
-    api_keys: Annotated[int, Meta(ge=0, description="Valid API keys: `GET …/api-keys?may_use=`.")]
+    api_keys: Annotated[
+        int,
+        Meta(
+            ge=0, description="The number of valid API keys that `GET …/api-keys?may_use=` lists."
+        ),
+    ]
     workload_roles: Annotated[int, Meta(ge=0, description="Roles of workloads.")]
 
 
@@ -146,13 +153,14 @@ class InventoryKeyData(Data, frozen=True, kw_only=True):
     retired_at: Timestamp | UnsetType = UNSET
     retired_days: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
     archive_at: Annotated[
-        Timestamp | UnsetType, Meta(description="When the private key will be destroyed.")
+        Timestamp | UnsetType,
+        Meta(description="The time at which the private key will be destroyed."),
     ] = UNSET
     disabled_until: Annotated[
-        Timestamp | UnsetType, Meta(description="When it will be enabled again.")
+        Timestamp | UnsetType, Meta(description="The time at which it will be enabled again.")
     ] = UNSET
     rotation_at: Annotated[
-        Timestamp | UnsetType, Meta(description="When it is rotated automatically.")
+        Timestamp | UnsetType, Meta(description="The time of its automatic rotation.")
     ] = UNSET
     imported: Annotated[bool, Meta(description="Imported, and not generated here.")]
     private_key: Annotated[

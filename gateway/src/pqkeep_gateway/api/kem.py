@@ -380,15 +380,23 @@ class DataKey(KeyResponse, frozen=True, kw_only=True):
         | UnsetType
     ) = UNSET
     wrapped_key: (
-        Annotated[Base64, Meta(description="For format wrapped_key: unwrap returns the data key.")]
+        Annotated[
+            Base64,
+            Meta(description="The encrypted data key in the format wrapped_key, for unwrap."),
+        ]
         | UnsetType
     ) = UNSET
     ciphertext: (
-        Annotated[Base64, Meta(description="For format ciphertext: decrypt returns the data key.")]
+        Annotated[
+            Base64,
+            Meta(description="The encrypted data key in the format ciphertext, for decrypt."),
+        ]
         | UnsetType
     ) = UNSET
     envelope: (
-        Annotated[str, Meta(description="For format envelope: decrypt returns the data key.")]
+        Annotated[
+            str, Meta(description="The encrypted data key in the format envelope, for decrypt.")
+        ]
         | UnsetType
     ) = UNSET
     key_version: KeyVersionUsed

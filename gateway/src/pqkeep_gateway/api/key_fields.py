@@ -140,7 +140,7 @@ class DataKeyFormat(StrEnum):
 
 
 is_keyring_name = re.compile(KEYRING_NAME).fullmatch
-"""Matches a valid keyring name."""
+"""A function that matches a valid keyring name."""
 
 
 def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[KeyringName]:

@@ -203,7 +203,7 @@ LABEL_CHANGES = Field(
 )
 PURPOSES = Field(
     name="purposes",
-    description="What its keys may be used for.",
+    description="The allowed purposes of its keys.",
     schema={
         "type": "array",
         "items": {"type": "string", "enum": list(ALL_PURPOSES)},
@@ -359,7 +359,9 @@ class Keyring(Data, frozen=True, kw_only=True):
     name: str
     description: str
     labels: Annotated[dict[str, str], Meta(description="Names and values of your own.")]
-    purposes: Annotated[tuple[KeyPurpose, ...], Meta(description="What its keys may be used for.")]
+    purposes: Annotated[
+        tuple[KeyPurpose, ...], Meta(description="The allowed purposes of its keys.")
+    ]
     rotation_days: Annotated[
         Days, Meta(description="Days after which an active key is rotated automatically.")
     ]

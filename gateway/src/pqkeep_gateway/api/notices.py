@@ -72,7 +72,7 @@ class NoticeData(Data, frozen=True, kw_only=True):
     kind: NoticeKind
     severity: Severity
     text: Annotated[str, Meta(description="The notice as a sentence.")]
-    action: Annotated[str, Meta(description="What mends it.")]
+    action: Annotated[str, Meta(description="The text of the link: what to do about the cause.")]
     path: Annotated[str, Meta(description="The page of the portal for that, beneath /portal.")]
     count: Annotated[int, Meta(ge=1, description="The number of subjects.")]
     names: Annotated[tuple[str, ...], Meta(description="The first subjects.")]
@@ -82,13 +82,15 @@ class NoticeData(Data, frozen=True, kw_only=True):
     ]
     source_address: str | None
     opened_at: Timestamp
-    raised_at: Annotated[Timestamp, Meta(description="When its cause last grew.")]
+    raised_at: Annotated[Timestamp, Meta(description="The time at which its cause last grew.")]
     closed_at: Timestamp | None
     new: Annotated[
         bool, Meta(description="Whether the caller has not seen it since it was raised.")
     ]
     seen: Annotated[Count, Meta(description="People who have seen it since it was raised.")]
-    seen_by: Annotated[tuple[str, ...], Meta(description="The addresses of the first of them.")]
+    seen_by: Annotated[
+        tuple[str, ...], Meta(description="The addresses of the first of these people.")
+    ]
 
 
 class NoticesData(Data, frozen=True, kw_only=True):
@@ -109,10 +111,12 @@ class NoticeSettingData(Data, frozen=True, kw_only=True):
     """A tenant's choice about a kind."""
 
     kind: NoticeKind
-    title: Annotated[str, Meta(description="What the kind is about.")]
+    title: Annotated[str, Meta(description="The subject of the kind.")]
     enabled: bool
     days: Annotated[Count | None, Meta(description="The threshold; null: the kind has none.")]
-    default_days: Annotated[Count | None, Meta(description="The threshold without a choice.")]
+    default_days: Annotated[
+        Count | None, Meta(description="The threshold that applies if the tenant chooses none.")
+    ]
 
 
 class NoticeSettingsData(Data, frozen=True, kw_only=True):

@@ -33,7 +33,9 @@ class OperatorSignedInData(Data, frozen=True, kw_only=True):
 
     name: Annotated[
         str | None,
-        Meta(description="null: the operator without a name, from the settings."),
+        Meta(
+            description="The operator's name; null: the operator without a name, from the settings."
+        ),
     ]
     role: OperatorRole
     expires_in: Annotated[int, Meta(ge=1, description="The session's longest duration in seconds.")]
@@ -66,7 +68,9 @@ class OperatorSessionData(Data, frozen=True, kw_only=True):
     last_seen_at: Annotated[
         Timestamp, Meta(description="The last request. Updated within a minute.")
     ]
-    expires_at: Annotated[Timestamp, Meta(description="The end, however much it is used.")]
+    expires_at: Annotated[
+        Timestamp, Meta(description="The latest end of the session, however much it is used.")
+    ]
     source_address: Annotated[str, Meta(description="The source address of the sign-in.")]
     current: Annotated[bool, Meta(description="Whether it is the calling session.")]
 

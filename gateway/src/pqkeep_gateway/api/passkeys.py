@@ -66,7 +66,9 @@ class PasskeyData(Data, frozen=True, kw_only=True):
     id: Identifier
     name: str
     created_at: Timestamp
-    last_used_at: Annotated[Timestamp | None, Meta(description="null: never.")]
+    last_used_at: Annotated[
+        Timestamp | None, Meta(description="The time of the last use; null: never used.")
+    ]
     syncable: Annotated[
         bool, Meta(description="Whether it can be copied to the person's other devices.")
     ]

@@ -38,7 +38,7 @@ from pqkeep_protocol.algorithms import MAX_GIVEN_SIGNATURE
 MAX_TOKEN = 128
 
 Identifier = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
-Email = Annotated[str, Meta(description="Unique, case-insensitive.")]
+Email = Annotated[str, Meta(description="An e-mail address. It is unique, and case-insensitive.")]
 
 
 Next = Annotated[str | UnsetType, Meta(description="Present if there are more: send it as after.")]
@@ -69,14 +69,17 @@ class UserData(Data, frozen=True, kw_only=True):
     ] = False
     passkeys: Annotated[int, Meta(ge=0, description="The number of the person's passkeys.")] = 0
     first_day: Annotated[
-        FirstDayData | UnsetType, Meta(description="Only in the caller's own account.")
+        FirstDayData | UnsetType,
+        Meta(
+            description="The caller's progress on the first day. Only the caller's own account has it."
+        ),
     ] = UNSET
 
 
 class SignedInData(Data, frozen=True, kw_only=True):
     """A new or refreshed session. Its tokens are in cookies."""
 
-    expires_in: Annotated[int, Meta(ge=1, description="Seconds until it must be refreshed.")]
+    expires_in: Annotated[int, Meta(ge=1, description="The seconds until it must be refreshed.")]
 
 
 class SignedOutData(Data, frozen=True, kw_only=True):
@@ -198,7 +201,7 @@ class CeremonyData(Data, frozen=True, kw_only=True):
         tuple[CredentialData, ...],
         Meta(description="The person's passkeys; empty at a sign-in. A new one must not be here."),
     ]
-    expires_in: Annotated[int, Meta(ge=1, description="Seconds.")]
+    expires_in: Annotated[int, Meta(ge=1, description="The lifetime in seconds.")]
 
 
 CEREMONY = CeremonyData(
@@ -250,9 +253,9 @@ class AssertionFields:
         _SIGNATURE,
         _USER_HANDLE.optional(),
     )
-    """Where a passkey is the only way."""
+    """The fields if a passkey is the only way."""
     optional = tuple(field.optional() for field in required)
-    """Where other proofs are possible."""
+    """The fields if other proofs are possible."""
     present = optional[0]
     """Whether a request has them."""
 

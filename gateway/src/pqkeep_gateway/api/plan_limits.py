@@ -38,7 +38,7 @@ class LimitData(Data, frozen=True, kw_only=True):
             " in this calendar month (UTC); null if nothing is counted."
         ),
     ]
-    limit: Annotated[int | None, Meta(description="null: unlimited.")]
+    limit: Annotated[int | None, Meta(description="The limit; null: unlimited.")]
 
 
 class LimitsData(Data, frozen=True, kw_only=True):

@@ -119,20 +119,29 @@ class ReEncrypted(KeyResponse, frozen=True, kw_only=True):
     """The data of a ciphertext or a wrapped key, encrypted to the target."""
 
     ciphertext: (
-        Annotated[Base64, Meta(description="For a `ciphertext`: the form that encrypt returns.")]
+        Annotated[
+            Base64,
+            Meta(
+                description="The new ciphertext as encrypt returns it, if the source is a `ciphertext`."
+            ),
+        ]
         | UnsetType
     ) = UNSET
     envelope: (
-        Annotated[str, Meta(description="For format envelope: the form that encrypt returns.")]
-        | UnsetType
+        Annotated[str, Meta(description="The new envelope, if the format is envelope.")] | UnsetType
     ) = UNSET
     wrapped_key: (
-        Annotated[Base64, Meta(description="For a `wrapped_key`: the form that wrap returns.")]
+        Annotated[
+            Base64,
+            Meta(
+                description="The new wrapped key as wrap returns it, if the source is a `wrapped_key`."
+            ),
+        ]
         | UnsetType
     ) = UNSET
     key_version: KeyVersionUsed
-    algorithm: Annotated[Algorithm, Meta(description="The target's.")]
-    keyring: Annotated[str, Meta(description="The target's.")]
+    algorithm: Annotated[Algorithm, Meta(description="The algorithm of the target key.")]
+    keyring: Annotated[str, Meta(description="The keyring of the target key.")]
     moved: Annotated[
         bool,
         Meta(

@@ -310,14 +310,19 @@ class RuleData(Data, frozen=True, kw_only=True):
         tuple[Algorithm, ...], Meta(description="The algorithms that the rule ends.")
     ]
     keyrings: Annotated[
-        tuple[str, ...], Meta(description="Names, and prefixes of names followed by `*`.")
+        tuple[str, ...],
+        Meta(description="The keyrings: names, and prefixes of names followed by `*`."),
     ]
-    uses: Annotated[tuple[RuleUse, ...], Meta(description="What the rule ends.")]
+    uses: Annotated[tuple[RuleUse, ...], Meta(description="The uses that the rule ends.")]
     successor: Annotated[
         Algorithm | None, Meta(description="The algorithm to use instead, if there is one.")
     ]
-    warn_from: Annotated[Timestamp | None, Meta(description="null: never.")]
-    deny_from: Annotated[Timestamp | None, Meta(description="null: never.")]
+    warn_from: Annotated[
+        Timestamp | None, Meta(description="The time from which responses warn; null: never.")
+    ]
+    deny_from: Annotated[
+        Timestamp | None, Meta(description="The time from which requests are denied; null: never.")
+    ]
     exceptions: tuple[ExceptionData, ...]
 
 
@@ -343,7 +348,7 @@ class ProfileRuleData(Data, frozen=True, kw_only=True):
     algorithms: Annotated[
         tuple[Algorithm, ...], Meta(description="The algorithms that the rule ends.")
     ]
-    uses: Annotated[tuple[RuleUse, ...], Meta(description="What the rule ends.")]
+    uses: Annotated[tuple[RuleUse, ...], Meta(description="The uses that the rule ends.")]
     successor: Algorithm | None
 
 
@@ -365,11 +370,15 @@ class PreviewedUseData(Data, frozen=True, kw_only=True):
     """The uses by one principal that a rule would have refused."""
 
     rule: str
-    principal: Annotated[str, Meta(description="As in the audit log.")]
-    keyring: Annotated[str | None, Meta(description="null: a supplied public key of others.")]
+    principal: Annotated[str, Meta(description="The principal, as in the audit log.")]
+    keyring: Annotated[
+        str | None,
+        Meta(description="The keyring; null: a supplied public key that is not the tenant's."),
+    ]
     algorithm: Algorithm
     operation: Annotated[
-        str, Meta(description="As in the audit log; `re-encrypt-target` for a target.")
+        str,
+        Meta(description="The operation, as in the audit log; `re-encrypt-target` for a target."),
     ]
     uses: Annotated[int, Meta(ge=1)]
     first_used_at: Instant

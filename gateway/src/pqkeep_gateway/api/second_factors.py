@@ -51,7 +51,7 @@ MAX_CODE = 32
 class EnrollmentData(Data, frozen=True, kw_only=True):
     """The secret for an authenticator app, as text and as a QR code."""
 
-    secret: Annotated[str, Meta(description="In base32, for manual entry.")]
+    secret: Annotated[str, Meta(description="The secret in base32, for manual entry.")]
     otpauth_uri: str
     qr_svg: Annotated[str, Meta(description="The URI as a QR code: a data: URI of an SVG.")]
 
@@ -71,8 +71,11 @@ class MfaData(Data, frozen=True, kw_only=True):
 class StepUpData(Data, frozen=True, kw_only=True):
     """A token for one sensitive action."""
 
-    step_up_token: Annotated[str, Meta(description="Valid once, for the person who requested it.")]
-    expires_in: Annotated[int, Meta(ge=1, description="Seconds.")]
+    step_up_token: Annotated[
+        str,
+        Meta(description="The step-up token. It is valid once, for the person who requested it."),
+    ]
+    expires_in: Annotated[int, Meta(ge=1, description="The lifetime in seconds.")]
 
 
 class OrganizationData(Data, frozen=True, kw_only=True):
@@ -92,7 +95,7 @@ class OwnOrganizationData(OrganizationData, frozen=True, kw_only=True):
     """The person's own tenant."""
 
     tenant_id: Identifier
-    name: Annotated[str, Meta(description="Unique.")]
+    name: Annotated[str, Meta(description="The tenant's name, which is unique.")]
 
 
 _CODE = text_field(

@@ -61,7 +61,9 @@ MAX_RATE = 1_000_000
 """The highest rate limit of one tenant, in requests per minute."""
 PLAN_S_RATE: Literal["plan"] = "plan"
 
-TenantName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, description="Unique.")]
+TenantName = Annotated[
+    str, Meta(min_length=1, max_length=MAX_NAME, description="The tenant's name, which is unique.")
+]
 
 
 class TenantData(Data, frozen=True, kw_only=True):
@@ -76,7 +78,8 @@ class TenantData(Data, frozen=True, kw_only=True):
     tier: Tier | UnsetType = UNSET
     subscription: Subscription | UnsetType = UNSET
     requests_per_minute: Annotated[
-        int | UnsetType | None, Meta(description="null: the plan's rate limit.")
+        int | UnsetType | None,
+        Meta(description="The tenant's own rate limit; null: the plan's rate limit applies."),
     ] = UNSET
     deletion_at: Annotated[
         Timestamp | UnsetType,

@@ -81,7 +81,7 @@ class UsageData(Data, frozen=True, kw_only=True):
     total: Annotated[int, Meta(ge=0, description="Successful operations in all buckets.")]
     operations_used: Annotated[
         int | None,
-        Meta(description="In this calendar month (UTC); null without a quota."),
+        Meta(description="The operations of this calendar month (UTC); null without a quota."),
     ]
     operations_per_month: Annotated[
         int | None, Meta(description="The monthly quota; null: unlimited.")

@@ -62,7 +62,7 @@ from pqkeep_protocol.audit_events import AuditEvent
 
 _DEFAULT_OVERLAP = timedelta(days=1)
 _Uuid = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
-_Optional = Annotated[Timestamp | None, Meta(description="null: never.")]
+_Optional = Annotated[Timestamp | None, Meta(description="The time; null: never.")]
 
 
 class WebhookData(Data, frozen=True, kw_only=True):
@@ -122,7 +122,10 @@ class DeliveryData(Data, frozen=True, kw_only=True):
     created_at: Timestamp
     attempts: Annotated[int, Meta(ge=0)]
     attempted_at: _Optional
-    next_attempt_at: Annotated[Timestamp | None, Meta(description="null unless it waits.")]
+    next_attempt_at: Annotated[
+        Timestamp | None,
+        Meta(description="The time of the next attempt; null unless the message waits."),
+    ]
     status: Annotated[
         int | None, Meta(description="The HTTP status of the last response; null without one.")
     ]

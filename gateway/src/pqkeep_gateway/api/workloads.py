@@ -146,7 +146,7 @@ class ExchangedToken(Data, frozen=True, kw_only=True):
     token_type: Annotated[
         Literal["N_A"], Meta(description="It is not sent as a bearer token (section 2.2.1).")
     ]
-    expires_in: Annotated[int, Meta(ge=1, description="Seconds.")]
+    expires_in: Annotated[int, Meta(ge=1, description="The lifetime in seconds.")]
     expires_at: Timestamp
     scopes: tuple[ScopeData, ...]
 

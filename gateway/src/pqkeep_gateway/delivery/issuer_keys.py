@@ -48,7 +48,7 @@ KEPT_SECONDS = 86_400.0
 RETRY_SECONDS = 30.0
 """The time between two requests to an issuer."""
 SECONDS = 5.0
-"""For each of the two requests."""
+"""The time limit of each of the two requests."""
 AT_ONCE = 32
 """Concurrent requests, each in a thread."""
 AT_ONCE_OF_TENANT = 2

@@ -35,7 +35,7 @@ POLL_SECONDS = 1.0
 IDLE_SECONDS = 5.0
 """The time between two polls otherwise: a pause may be over, or another gateway may have stopped."""
 ATTEMPTS = 64
-"""Attempts at a time. Each has a thread."""
+"""Concurrent attempts. Each has a thread."""
 UNPROVEN_ATTEMPTS = 48
 """The most attempts at a time to webhooks that have not succeeded since their last failure."""
 RESPONSE_SECONDS = 10.0

@@ -32,7 +32,7 @@ class JsonBody:
     """The form of an endpoint's body: a JSON object without duplicate names at any depth."""
 
     at_most: int
-    """Bytes."""
+    """The largest size of the body in bytes."""
     required: bool
     """Whether a body is required. If it is optional, an empty body counts as an empty object."""
     nested: frozenset[str] = frozenset()

@@ -73,7 +73,7 @@ class ConnectionLimits:
 
     connections: int = 4096
     per_address: int = 1024
-    """Per IPv4 address, or per /64 of IPv6."""
+    """The most connections from one IPv4 address, or from one /64 of IPv6."""
     new_per_second: int = 500
     """New connections per address. More are closed before anything is read."""
     request_seconds: float = 10

@@ -78,7 +78,7 @@ class Sources:
     key_services: Mapping[str, Cached[Samples | None]]
     """The metrics of each shard's key service; None if it does not respond."""
     shards: Cached[Sequence[StoredShard] | None]
-    """None while the accounts database does not respond."""
+    """The shards. None while the accounts database does not respond."""
     find_backlog: Callable[[], Awaitable[Backlog]]
     waiting_passwords: Callable[[], int]
     rate: Mapping[str, int]
@@ -91,7 +91,7 @@ class Sources:
     tls: TlsServer | None
     link: LinkTls | None
     audit_streams: Mapping[str, AuditStream]
-    """By shard; empty without a sink."""
+    """The audit stream of each shard. Empty without a sink."""
 
 
 class Collection:

@@ -52,7 +52,7 @@ _UNKNOWN = "unknown while the key service does not respond"
 _UNNAMED = "it is missing in the settings"
 _LATE = f"it is more than {SINK_SECONDS:.0f} seconds behind"
 NAMES = (*PARTS, MAIL_SERVER, AUDIT_LOG, AUDIT_SINK)
-"""All parts."""
+"""The names of all parts."""
 
 
 class MailMode(StrEnum):
@@ -79,7 +79,7 @@ class ShardState:
     reason: str | None
     """The reason why it serves no requests, or None."""
     stored: StoredShard | None
-    """None while the accounts database does not respond."""
+    """The stored facts. None while the accounts database does not respond."""
     checkpoint: Checkpoint | None = None
     """The newest checkpoint of its log."""
     numbers: Mapping[tuple[str, ...], float] = field(default_factory=dict)

@@ -93,7 +93,7 @@ class RelyingParty(NamedTuple):
     """The service's identity for browsers."""
 
     id: str
-    """A host name."""
+    """The identifier of the relying party: a host name."""
     origin: str
     """The only origin with pages that use passkeys."""
 

@@ -96,7 +96,7 @@ class CallbackQuery(RedactedRepr, Struct, frozen=True):
     code: str = ""
     error: str = ""
     issuer: str = ""
-    """RFC 9207."""
+    """The provider's identifier (RFC 9207)."""
 
 
 @dataclass(frozen=True, slots=True)

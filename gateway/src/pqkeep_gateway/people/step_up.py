@@ -55,7 +55,7 @@ class SteppedUp:
     """The tokens that a step-up gives."""
 
     token: str = field(repr=False)
-    """For one action."""
+    """The step-up token, which is for one action."""
     proof: str | None = field(default=None, repr=False)
     """For the session's cookie; None if it was not requested."""
 

@@ -135,7 +135,7 @@ _HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEAD
 MAX_AT_ONCE, MAX_RUNNING = 1, 8
 """Downloads of a page that are made while they are sent, per tenant and in all, in one gateway."""
 MAX_QUERY = 2048
-"""Bytes. A longer query is cut."""
+"""The most bytes of a query. A longer query is cut."""
 
 
 def portal(

@@ -40,7 +40,7 @@ class Download(NamedTuple):
     """A file that is made while it is sent."""
 
     name: str
-    """It needs no quoting."""
+    """The file's name. It needs no quoting."""
     kind: str
     """The media type."""
     chunks: AsyncGenerator[bytes, None]

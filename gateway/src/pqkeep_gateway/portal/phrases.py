@@ -24,23 +24,23 @@ from pqkeep_gateway.languages import filled, gettext
 INLINE = frozenset({"a", "bdi", "code", "em", "kbd", "span", "strong", "time"})
 """Elements that may stand within a sentence."""
 UNTRANSLATED = frozenset({"code", "kbd", "script", "style"})
-"""Elements with code."""
+"""Elements that contain code, and no text to translate."""
 SHOWN = frozenset({"alt", "aria-label", "data-label", "data-toast", "placeholder", "title"})
 """Attributes that visitors see or hear."""
 CODE_ARGUMENTS = frozenset(
     {"autocomplete", "class", "id", "kind", "name", "pattern", "then", "type"}
 )
-"""Arguments without texts."""
+"""Macro arguments that are no text to translate."""
 CODE_FIRST = frozenset({"copy", "dialog", "opens"})
 """Macros with code as first argument."""
 CODE_CALLS = frozenset({"asset", "dict", "namespace", "program", "reference", "snippets"})
 """Functions and macros without texts among their arguments."""
 CODE_BLOCKS = frozenset({"body_class", "modules", "width"})
-"""Blocks without texts."""
+"""Blocks that contain no text to translate."""
 WORD_CALLS = frozenset({"badge", "count", "when"})
 """Macros with a single word as first argument or default."""
 CODE_FILTERS = frozenset({"replace", "tojson"})
-"""Filters of code."""
+"""Filters that return code, and no text to translate."""
 _PARTS: Mapping[type[nodes.Node], tuple[tuple[str, ...], bool]] = {
     nodes.CondExpr: (("expr1", "expr2"), True),
     nodes.Or: (("left", "right"), True),

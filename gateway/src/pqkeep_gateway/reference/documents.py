@@ -120,7 +120,7 @@ class Found(msgspec.Struct, frozen=True):
     about: str
     href: str
     words: str
-    """Further search words."""
+    """Further words by which the search finds it."""
 
 
 def pages(document: Mapping[str, Any], snippets: Mapping[str, Snippets]) -> Mapping[str, bytes]:

@@ -43,7 +43,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 SECONDS = 5.0
-"""For one request and its response."""
+"""The time limit of one request and its response."""
 MAX_RESPONSE = 64 * 1024
 """Bytes of a response's body."""
 AT_ONCE = 8

@@ -54,7 +54,7 @@ class ApiKeyFilter:
 
     version: int | None = None
     states: tuple[ApiKeyState, ...] = ()
-    """Any of these; empty: all."""
+    """The accepted states. Empty: every state."""
     words: tuple[str, ...] = ()
     """Texts in the name, in any case, or the last four characters."""
     scope: str | None = None

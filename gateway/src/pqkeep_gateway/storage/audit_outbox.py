@@ -45,7 +45,7 @@ class RefusedEvent:
     """The event's own time, in microseconds since 1970. It can be the reason for the refusal."""
     reason: str
     event: Event | None
-    """None if it cannot be read."""
+    """The event. None if it cannot be read."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -34,9 +34,9 @@ class ContractStatus(StrEnum):
 
     ACTIVE = "active"
     UNPAID = "unpaid"
-    """Not in force until it is paid."""
+    """The contract is not in force until it is paid."""
     ENDED = "ended"
-    """Final."""
+    """The contract has ended. This status is final."""
 
 
 @dataclass(frozen=True, slots=True)

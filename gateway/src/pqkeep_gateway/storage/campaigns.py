@@ -124,10 +124,10 @@ class Campaign:
     state: CampaignState
     created_at: datetime
     created_by: str
-    """The principal."""
+    """The principal that created it."""
     changed_at: datetime
     canary: Canary | None = None
-    """The newest one."""
+    """The newest canary of the campaign."""
 
     def has_source(self, keyring: KeyringName, algorithm: str, version: int) -> bool:
         """Return whether a key version is one of the sources."""

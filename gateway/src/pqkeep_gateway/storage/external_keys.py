@@ -60,7 +60,7 @@ class Source:
     """The digest of the source's name and keys."""
     imported_at: datetime
     imported_by: str
-    """The principal."""
+    """The principal that imported it."""
     total: int
     moved: int
 

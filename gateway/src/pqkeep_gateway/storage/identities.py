@@ -138,7 +138,7 @@ class Provider:
     default_role: Role | None
     creates_members: bool
     email_domains: frozenset[str]
-    """In lower case; empty: all domains."""
+    """The accepted e-mail domains in lower case. Empty: every domain."""
     operator_roles: Mapping[str, OperatorRole] = field(default_factory=dict)
     """Groups of operators. If there are any, the provider signs in operators only, and ``tenant``
     is INSTALLATION, which has no members."""

@@ -65,9 +65,9 @@ class InvitationFilter:
     email: str | None = None
     """A part of the address, in any case."""
     roles: tuple[Role, ...] = ()
-    """Any of these; empty: all."""
+    """The accepted roles. Empty: every role."""
     expires_before_us: int | None = None
-    """Microseconds since 1970."""
+    """The time before which an invitation expires, in microseconds since 1970."""
 
 
 EVERY_INVITATION = InvitationFilter()

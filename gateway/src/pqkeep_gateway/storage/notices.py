@@ -109,9 +109,9 @@ class Members:
 
     count: int
     newest_at: datetime
-    """When the last of them joined."""
+    """The time at which the last of them joined."""
     first: tuple[str, ...]
-    """Their addresses, at most MAX_NAMED."""
+    """The addresses of the first ones, at most MAX_NAMED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class SqlNotices:
     async def claim_due(self, limit: int, now: datetime) -> Sequence[TenantId]:
         """Claim due checks, the longest due first. No two gateways claim the same tenant.
 
-        A gateway that ends with a claim loses it after LEASE.
+        A claim expires after LEASE, so that the checks of a stopped gateway go on elsewhere.
         """
         columns, now_us = NOTICE_CHECKS.c, microseconds(now)
         is_due = sa.and_(columns.due_at_us <= now_us, columns.held_until_us <= now_us)

@@ -80,7 +80,7 @@ class UsedChallenge(NamedTuple):
     """A challenge that was used, until it expires."""
 
     digest: bytes
-    """32 bytes."""
+    """The challenge's digest (32 bytes)."""
     expires_at: datetime
 
 

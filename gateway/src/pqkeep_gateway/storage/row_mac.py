@@ -20,7 +20,7 @@ _LOG = logger(__name__)
 ROW_KEY = "row_key"
 """The execution option of an engine with the key: 32 bytes."""
 MAC = "mac"
-"""The column's name."""
+"""The name of the column with the row's MAC."""
 _COVERS = "covers"
 
 

@@ -83,7 +83,7 @@ class Exchange:
     client: bytes = field(repr=False)
     """32 bytes: a digest of the client's network and user agent."""
     salt: bytes = field(repr=False)
-    """16 bytes."""
+    """The salt of the two tokens (16 bytes)."""
     digests: TokenDigests
     attribution: Attribution
 
@@ -105,7 +105,7 @@ class Session:
 MAX_SESSIONS = 100
 """Sessions per person. One more ends the session with the oldest refresh."""
 SECOND = 1_000_000
-"""Microseconds."""
+"""The number of microseconds in a second."""
 
 
 class SqlSessions:

@@ -102,7 +102,7 @@ class MemberFilter:
     email: str | None = None
     """A part of the address, in any case."""
     roles: tuple[Role, ...] = ()
-    """Any of these; empty: all."""
+    """The accepted roles. Empty: every role."""
     has_mfa: bool | None = None
     signed_in_since_us: int | None = None
     not_signed_in_since_us: int | None = None

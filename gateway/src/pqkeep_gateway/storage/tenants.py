@@ -95,7 +95,7 @@ class Tenant:
 
     id: TenantId
     name: str
-    """In the form of ``normalized_name``."""
+    """The name in the form of ``normalized_name``."""
     entitlements: Entitlements
     status: TenantStatus
     created_at: datetime
@@ -131,12 +131,12 @@ class TenantFilter:
     exact_name: str | None = None
     """The whole name, compared by ``name_key``."""
     statuses: tuple[TenantStatus, ...] = ()
-    """Any of these; empty: all."""
+    """The accepted statuses. Empty: every status."""
     plans: tuple[Plan, ...] = ()
-    """Any of these; empty: all."""
+    """The accepted plans. Empty: every plan."""
     created_before_us: int | None = None
     created_since_us: int | None = None
-    """Microseconds since 1970."""
+    """The earliest creation time in microseconds since 1970."""
 
 
 EVERY_TENANT = TenantFilter()

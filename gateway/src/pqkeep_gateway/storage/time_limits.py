@@ -12,13 +12,13 @@ class TimeLimits:
 
     connect: float = 2.0
     wait: float = 2.0
-    """For a free connection of the pool."""
+    """The wait for a free connection of the pool."""
     statement: float = 3.0
-    """Includes the wait for a lock."""
+    """One statement, with the wait for a lock."""
     transaction: float = 4.0
-    """Includes the wait for a connection."""
+    """One transaction, with the wait for a connection."""
     file_lock: float = 5.0
-    """For the write lock of a file."""
+    """The wait for the write lock of an SQLite file."""
 
 
 LIMITS = TimeLimits()

@@ -174,7 +174,7 @@ class SqlUsers:
 HAS_SECOND_FACTOR = sa.or_(USERS.c.has_mfa, USERS.c.passkeys > 0)
 """Whether a user has an authenticator app or a passkey, in a query of USERS."""
 ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
-"""Rows for ``account_of``."""
+"""The query of the rows for ``account_of``."""
 
 
 async def add_user(connection: AsyncConnection, user: User, password_hash: str | None) -> None:

@@ -102,9 +102,9 @@ class Pauses:
     """The pauses after a failed attempt."""
 
     delivery: timedelta
-    """Until the message is tried again."""
+    """The pause before the message is tried again."""
     webhook: timedelta
-    """Until any message of the webhook is tried."""
+    """The pause before any message of the webhook is tried."""
 
 
 class SqlWebhooks:

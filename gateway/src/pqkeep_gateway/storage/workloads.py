@@ -80,7 +80,7 @@ class Issuer:
     """A JWK Set; None: it is fetched by the issuer's discovery document."""
     changed_at: datetime
     changed_by: str
-    """The principal."""
+    """The principal that changed it last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

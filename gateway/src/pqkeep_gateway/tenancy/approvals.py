@@ -82,7 +82,7 @@ class NewApproval(Struct, frozen=True):
 
     operation: str
     request: str
-    """In canonical form."""
+    """The request in its canonical form."""
     summary: str
     state: object
     permission: Permission

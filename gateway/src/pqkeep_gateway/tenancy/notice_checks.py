@@ -78,7 +78,7 @@ class NoticeChecks:
         self._take_refused = take_refused
         self._clock = clock
         self._noted: dict[TenantId, None] = {}
-        """In order of their events."""
+        """The tenants with an event since the last check, the oldest event first."""
         self._begun: dict[TenantId, asyncio.Event] = {}
         """The noted tenants that are being checked here. The event is set when the check ends."""
         self._wake = asyncio.Event()

@@ -255,7 +255,7 @@ def _token(call: ApiCall) -> str:
 _INPUT = binary("input", at_most=MAX_MESSAGE)
 _ALGORITHM = text("algorithm")
 _HASH_ALGORITHM = text("hash_algorithm")
-"""In the path."""
+"""The hash algorithm in a request's path."""
 _FORMAT = text("format")
 _BYTES = integer("bytes")
 _SOURCE = text("source")

@@ -20,7 +20,7 @@ class Words:
     lost: str
     gone: str
     output: str
-    """Without its size."""
+    """The name of the output, without its size."""
     public_half: str = ""
     """The abilities of a public key's holder. Empty for symmetric keys."""
     destroyed: str = "private key"
@@ -102,7 +102,7 @@ class About:
     level: int
     """NIST's security category, from 1 to 5. For a hybrid, the post-quantum half's. 0: none."""
     purpose: str
-    """One sentence."""
+    """The purpose of the algorithm in one sentence."""
 
     @property
     def spec(self) -> AlgorithmSpec:

@@ -27,9 +27,9 @@ class Meter:
     title: str
     when: str
     used: int | None
-    """None: not counted."""
+    """The used part. None: it is not counted."""
     limit: int | None
-    """None: unlimited."""
+    """The limit. None: unlimited."""
 
     @property
     def state(self) -> str:

@@ -81,7 +81,7 @@ class Refused:
     uses: int = 0
     last_used_at: str = ""
     keys: set[str] = field(default_factory=set)
-    """Keyrings with algorithms."""
+    """The used keyrings, each with the algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Rule:
 
     data: RuleData
     state: str
-    """Empty: the rule has no dates."""
+    """The present state. Empty: the rule has no dates."""
     preview: Section
     refused: tuple[Refused, ...]
 
