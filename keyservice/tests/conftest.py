@@ -383,7 +383,7 @@ def serving(
 def walk(
     location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
 ) -> Iterator[Walk]:
-    """Run a state machine over a key service that it starts anew in between."""
+    """Run a state machine against a key service, and restart the key service between its steps."""
     with asyncio.Runner() as runner:
         database: Database = runner.run(cast(Any, location.open()))
         store = KeyStore(database, sealer)

@@ -172,7 +172,7 @@ async def test_a_key_to_be_archived_is_refused_for_every_use(
 async def test_a_disabled_key_is_refused_for_every_use(
     keys: KeyService, algorithm: Algorithm
 ) -> None:
-    """A disabled active key is unusable, named or not, until it is enabled."""
+    """A disabled key refuses every use, with and without a version in the request."""
     caller = Caller(keys, algorithm)
     await caller.ask(GenerateKey(**caller.key, quota=None))
     uses = [*await caller.reads(V1), *caller.writes(V1), *caller.writes(None)]

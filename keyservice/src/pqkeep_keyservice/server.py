@@ -78,7 +78,7 @@ class GatewayConnections:
 
     def __init__(self) -> None:
         self._hosts: dict[FramedConnection[ToKeyService], _Host] = {}
-        """By age: the oldest first."""
+        """The hosts by connection, the oldest connection first."""
 
     def add(
         self,
@@ -180,7 +180,7 @@ class Server:
         self._gateways = GatewayConnections()
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
-        """Calls in flight."""
+        """The number of calls in flight."""
         self._idle = asyncio.Event()
         """Set while the server drains and no call is in flight."""
         self._draining = False

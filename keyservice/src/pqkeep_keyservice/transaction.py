@@ -59,7 +59,7 @@ the record, and ``execute`` must run the request again."""
 
 MAX_PER_TENANT = 64
 DAY = 24 * 3600.0
-"""Seconds."""
+"""The number of seconds in a day."""
 
 
 class KeyLocks:

@@ -216,7 +216,9 @@ class Witnesses:
             await self._conflict(state, taken, "the consistency proof is refused", taken.old)
             return
         elif response.status == 409 and told is None and taken.old == taken.checkpoint.size:  # noqa: PLR2004
-            await self._conflict(state, taken, "the root of this size is another", taken.old)
+            await self._conflict(
+                state, taken, "it has another root hash for the same size", taken.old
+            )
             return
         elif told is not None:
             newest = await self._newest()

@@ -74,7 +74,7 @@ class SymmetricKey:
     _scheme: "SymmetricScheme"
     _secret: Secret
     _ciphers: dict[bytes, Xaes256Gcm] = field(default_factory=dict)
-    """By HKDF info, filled on first use."""
+    """The ciphers by HKDF info. Each is created on first use."""
 
     @property
     def is_cipher(self) -> bool:

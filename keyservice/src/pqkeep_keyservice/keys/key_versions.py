@@ -63,7 +63,7 @@ class KeyEntry:
 
     info: KeyInfo
     sealed: SealedSeed | None
-    """None once the key is archived."""
+    """The sealed private key. None once the key is archived."""
     idempotency: Idempotency | None = None
     """The Idempotency-Key of the request that generated the key."""
     disabled_from: KeyStatus | None = None

@@ -48,7 +48,7 @@ class RuleSet:
 
     tenant: TenantId
     rules: tuple[Rule, ...] = ()
-    """By name."""
+    """The rules, sorted by name."""
     revision: int = 0
     """Counts the changes. 0: nothing is stored."""
     _of_use: dict[tuple[Algorithm, RuleUse], "tuple[_Prepared, ...]"] = field(

@@ -64,7 +64,7 @@ class NewRecord(NamedTuple):
     keyring_revision: int | None = None
     """The revision of a changed key, after the change."""
     keyring: KeyringName | None = None
-    """None if the operation has no keyring."""
+    """The keyring's name. None if the operation has no keyring."""
     target: str | None = None
     """The target key version of a re-encryption, as keyring/algorithm/version."""
     rule: RecordedName | None = None

@@ -36,7 +36,7 @@ class TenantGate:
         """Calls in flight that were admitted through the open gate."""
         # By integer: the hash and comparison of a UUID are Python functions.
         self._away: frozenset[int] | None = None
-        """None if it must be read."""
+        """The departed tenants. None if they must be read."""
         self._loads = 0
         self._closed: dict[int, asyncio.Event] = {}
         """Each event is set when the tenant has no call in flight."""

@@ -211,7 +211,7 @@ class Binding(NamedTuple):
 
     purpose: Purpose
     associated_data: bytes
-    """The cipher's."""
+    """The associated data of the cipher."""
     context: bytes = b""
 
 

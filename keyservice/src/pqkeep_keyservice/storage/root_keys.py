@@ -55,7 +55,7 @@ class RootKeyState(NamedTuple):
 
     id: int
     added_at_us: int
-    """Microseconds since 1970."""
+    """The time of the addition in microseconds since 1970."""
     done: int
     """Keys and keyrings entirely under the newest root key; 0 without older root keys."""
     remaining: int
