@@ -65,7 +65,7 @@ BundleDigest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 BUNDLE_PART = 1024 * 1024
 """Bytes in each part of a bundle. The last part can be shorter."""
 MAX_BUNDLE = 64 * BUNDLE_PART
-"""Bytes in a bundle: some 20,000 key versions."""
+"""The most bytes in a bundle: some 20,000 key versions."""
 
 BundleSize = Annotated[int, Meta(ge=1, le=MAX_BUNDLE)]
 PartNumber = Annotated[int, Meta(ge=0, lt=MAX_BUNDLE // BUNDLE_PART)]

@@ -48,9 +48,9 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     source_address: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
     policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     keyring: KeyringName | None = None
-    """None if the event has no keyring."""
+    """The keyring's name. None if the event has no keyring."""
     campaign: RecordedName | None = None
-    """None if the event has no campaign."""
+    """The campaign's id. None if the event has no campaign."""
     target: Annotated[str, Meta(min_length=1, max_length=192, pattern=PRINTABLE)] | None = None
     """The imported list of keys elsewhere: its source's name and its digest."""
 
@@ -141,9 +141,9 @@ class CountBy(StrEnum):
     OUTCOME = "outcome"
     OPERATION = "operation"
     HOUR = "hour"
-    """Hours since 1970, in UTC."""
+    """An hour as the number of hours since 1970, in UTC."""
     DAY = "day"
-    """Days since 1970, in UTC."""
+    """A day as the number of days since 1970, in UTC."""
 
 
 MAX_COUNTED_VALUES = 1_000
@@ -304,7 +304,7 @@ class ListCheckpoints(Request[Checkpoints], frozen=True, kw_only=True, tag="list
     """List checkpoints larger than a size, or the newest one of each algorithm."""
 
     after: Natural | None
-    """None: the newest ones."""
+    """The checkpoints must be larger than this size. None: the newest ones."""
     cosigned: bool = False
     """With ``after=None``: the newest checkpoint that each witness cosigned, instead of the newest
     of each algorithm."""
@@ -421,7 +421,7 @@ class ReportSubmission(Request[Reported], frozen=True, kw_only=True, tag="report
     """The status of the HTTP response; 0 without a response."""
     content: Annotated[bytes, Meta(max_length=MAX_WITNESS_RESPONSE)] = b""
     error: Annotated[str, Meta(max_length=256)] = ""
-    """Why there is no response."""
+    """The reason for a missing response."""
 
 
 class WitnessProblem(StrEnum):
@@ -446,7 +446,7 @@ class WitnessState(Struct, frozen=True, array_like=True, kw_only=True):
     size: Natural | None
     """The records of that checkpoint. None before the first."""
     at: Natural | None
-    """When it cosigned, in seconds since 1970."""
+    """The time of the cosignature in seconds since 1970."""
     problem: WitnessProblem | None
     """None if the last submission was cosigned, or there was none yet."""
 
@@ -540,7 +540,7 @@ class PrincipalUses(Struct, frozen=True, array_like=True):
     """The number of uses by one principal and operation, with the first and the last time."""
 
     principal: str
-    """As in records, or OTHER_PRINCIPALS."""
+    """A principal as in records, or OTHER_PRINCIPALS."""
     operation: str
     uses: Natural
     first_used_us: Natural
@@ -579,7 +579,7 @@ class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):
     imported: bool
     disabled_until: datetime | None
     rotation_at: datetime | None
-    """When it is rotated automatically."""
+    """The time of its automatic rotation. None: no rotation is scheduled."""
     has_private_key: bool
     """Whether the private or symmetric key exists. Otherwise it is destroyed."""
     fingerprint: Annotated[bytes, Meta(max_length=32)]
@@ -588,7 +588,7 @@ class InventoryKey(Struct, frozen=True, array_like=True, kw_only=True):
     labels: dict[str, str]
     """The keyring's labels with agreed names."""
     operations: tuple[OperationUses, ...]
-    """By operation."""
+    """The uses of each operation."""
     principals: tuple[PrincipalUses, ...]
     """By principal, then operation: at most the requested number."""
     has_more_principals: bool
@@ -614,7 +614,7 @@ class InventorySort(StrEnum):
     """The orders of an inventory. Equal rows, and those without a value, are ordered by name."""
 
     NAME = "name"
-    """By keyring, algorithm and version."""
+    """Sorted by keyring, algorithm and version."""
     ALGORITHM = "algorithm"
     STATUS = "status"
     CREATED = "created"
@@ -705,7 +705,7 @@ class ListUses(Request[UsesList], frozen=True, kw_only=True, tag="list-uses"):
     keyring: KeyringName | None
     algorithm: Algorithm
     version: SomeVersion | None
-    """None, like the keyring, for supplied keys."""
+    """The version. None, like the keyring, for supplied keys."""
     since_us: Natural | None = None
     after: UsesPosition | None = None
     """The last use of the previous page."""
@@ -761,7 +761,7 @@ class CountOperations(Request[OperationCounts], frozen=True, kw_only=True, tag="
     """Count operations since an hour. Hours are kept for forty days."""
 
     since_hour: Annotated[int, Meta(ge=0, le=2**31 - 1)]
-    """Counted from 1970."""
+    """The first counted hour, as the number of hours since 1970."""
     hours: Annotated[int, Meta(ge=1, le=24)]
     """Hours in a bucket. A bucket of 24 hours begins at midnight UTC."""
 
@@ -777,7 +777,7 @@ class PreviewedUse(Struct, frozen=True, array_like=True):
     rule: RuleName
     """The first of the rules that would have refused them."""
     principal: str
-    """As in records, or OTHER_PRINCIPALS."""
+    """A principal as in records, or OTHER_PRINCIPALS."""
     keyring: KeyringName | None
     """None for public keys that are not the tenant's own."""
     algorithm: Algorithm
@@ -816,7 +816,7 @@ class NotableKey(Struct, frozen=True, array_like=True):
 
     keyring: KeyringName
     algorithm: Algorithm | None
-    """None, like the version, for a whole keyring."""
+    """The algorithm. None, like the version, for a whole keyring."""
     version: SomeVersion | None
     at_us: Natural
 
@@ -828,7 +828,7 @@ class NotableKeys(Struct, frozen=True, array_like=True):
     newest_us: Natural
     """The time of the last one."""
     first: tuple[NotableKey, ...]
-    """At most MAX_SURVEYED."""
+    """The first key versions, at most MAX_SURVEYED."""
 
 
 class DeniedUses(Struct, frozen=True, array_like=True):
@@ -871,7 +871,7 @@ class KeyVersionSet(Struct, frozen=True, array_like=True):
     keyring: KeyringName
     algorithm: Algorithm
     versions: Annotated[tuple[SomeVersion, ...], Meta(max_length=MAX_PAGE)] | None = None
-    """None: all versions."""
+    """The versions. None: every version."""
     below: SomeVersion | None = None
     """Only versions below this one; None: without a limit."""
 
@@ -905,7 +905,7 @@ class RefusedUses(Struct, frozen=True, array_like=True):
     keyring: KeyringName
     algorithm: Algorithm
     version: SomeVersion | None
-    """None: the caller asked for the active version."""
+    """The requested version. None: the caller asked for the active version."""
     count: int
     last_us: Natural
 
@@ -917,7 +917,7 @@ class Migration(Result, frozen=True, kw_only=True, tag="migration"):
     last_used_us: Natural | None
     """The newest use of a source; None if it was never used."""
     refused: tuple[RefusedUses, ...]
-    """The newest first."""
+    """The refused uses, the newest first."""
     is_whole: bool = True
     """Whether ``refused`` has all refused uses."""
 

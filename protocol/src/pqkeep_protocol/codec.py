@@ -100,7 +100,7 @@ class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     id: int
     kind: ErrorKind
     notice: RuleNotice | None = None
-    """For RULE_DENIED: the rule."""
+    """The rule that refused, if ``kind`` is RULE_DENIED."""
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):

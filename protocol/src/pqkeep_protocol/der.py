@@ -58,7 +58,7 @@ _ALGORITHMS: Mapping[str, str] = {
     "2b06010505070622": "XMSS",
     "2b06010505070623": "XMSS-MT",
 }
-"""By the content of the object identifier."""
+"""The algorithms by object identifier: its content in hexadecimal."""
 
 
 class DerError(ValueError):

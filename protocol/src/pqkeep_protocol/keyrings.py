@@ -96,9 +96,9 @@ reason."""
 Purposes = Annotated[tuple[KeyPurpose, ...], Meta(min_length=1, max_length=len(ALL_PURPOSES))]
 """Distinct purposes, in the order of ``KeyPurpose``."""
 Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]
-"""0 means never."""
+"""A number of days. 0 means never."""
 MinimumVersion = Annotated[int, Meta(ge=0, le=MAX_KEY_VERSION)]
-"""0 means that every version is allowed."""
+"""A version number. 0 means that every version is allowed."""
 TRANSIT_TYPE = "[a-z0-9-]{1,32}(/[a-z0-9.-]{1,32})?"
 TransitType = Annotated[str, Meta(max_length=65, pattern=rf"\A({TRANSIT_TYPE})?\Z")]
 """A key type of Vault Transit, for ``ml-dsa`` with a slash and the parameter set; empty: none."""
@@ -119,7 +119,7 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     archive_after_days: Days = 0
     """The days after which a retired key version is archived automatically; 0 for never."""
     created_at: datetime | None = None
-    """None for ``default``, which exists from the start."""
+    """The creation time. None for ``default``, which exists from the start."""
     minimum_decryption_version: MinimumVersion = 0
     """The lowest key version that decrypts, unwraps, decapsulates and verifies."""
     minimum_encryption_version: MinimumVersion = 0

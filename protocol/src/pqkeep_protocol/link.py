@@ -97,7 +97,7 @@ class Identity:
 
     role: Role
     certificate: Path
-    """With any intermediate certificates."""
+    """The own certificate, with any intermediate certificates."""
     key: Path
     """The certificate's unencrypted private key: a secret file."""
     ca: Path

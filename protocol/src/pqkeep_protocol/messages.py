@@ -138,7 +138,7 @@ class CiphertextFormat(StrEnum):
     """The key information that a ciphertext carries."""
 
     CIPHERTEXT = "ciphertext"
-    """No key information."""
+    """The ciphertext carries no key information."""
     ENVELOPE = "envelope"
     """A header with keyring, algorithm and version. The ciphertext is bound to it."""
 
@@ -148,7 +148,7 @@ class Encrypted(KeyResult, frozen=True, kw_only=True, tag="encrypted"):
 
     ciphertext: bytes
     version: SomeVersion | None
-    """None for a supplied key."""
+    """The key's version. None for a supplied key."""
 
 
 class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
@@ -550,7 +550,7 @@ class VerifySignature(
     """SubjectPublicKeyInfo in DER."""
     message: Annotated[bytes, Meta(max_length=MAX_GIVEN_MESSAGE)]
     signature: Annotated[bytes, Meta(max_length=MAX_GIVEN_SIGNATURE)]
-    """Of ECDSA: in DER, or r || s."""
+    """The signature. With ECDSA: in DER, or r || s."""
 
 
 class Library(Struct, frozen=True, array_like=True):
@@ -891,7 +891,7 @@ MAX_WORDS = 16
 """Words of a search in names."""
 Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 _Time = Annotated[int, Meta(ge=0)]
-"""Microseconds since 1970."""
+"""A time in microseconds since 1970."""
 KEYRING_PREFIX = r"\A[A-Za-z0-9_.-]{0,128}\Z"
 
 
@@ -1078,7 +1078,7 @@ class OverrideRule(KeyRequest[Rules], frozen=True, kw_only=True, tag="override-r
     name: RuleName | None
     """The name of the one rule, or of the profile. The record has it. None: several names."""
     rules: Annotated[tuple[Rule, ...], Meta(max_length=MAX_RULES)]
-    """Empty: the rule with the name is deleted."""
+    """The new rules. Empty: the rule with the name is deleted."""
     discards_damaged: bool = False
     """Whether damaged rules of the tenant are discarded first. Otherwise: UNAVAILABLE."""
 
@@ -1118,7 +1118,7 @@ class ListDestructions(Request[Destructions], frozen=True, kw_only=True, tag="li
     after: TenantId | None = None
     """The last tenant of the previous page."""
     keyrings: bool = False
-    """For INSTALLATION: list deleted keyrings, and no tenants."""
+    """Whether to list deleted keyrings and no tenants. Only for INSTALLATION."""
     after_keyring: KeyringName | None = None
     """With ``keyrings``: the last keyring of the previous page."""
 
@@ -1242,7 +1242,7 @@ class Refused(Result, frozen=True, kw_only=True, tag="refused"):
 
     kind: ErrorKind
     notice: RuleNotice | None = None
-    """For RULE_DENIED: the rule."""
+    """The rule that refused, if ``kind`` is RULE_DENIED."""
 
 
 class BatchResults(Result, frozen=True, kw_only=True, tag="batch-results"):

@@ -71,7 +71,7 @@ class Sample(Struct, frozen=True, array_like=True):
     labels: tuple[str, ...]
     """The values of the metric's labels, in the metric's order."""
     value: float
-    """For a histogram, the sum in seconds."""
+    """The value. For a histogram, the sum in seconds."""
     counts: tuple[int, ...] = ()
     """For a histogram, the count in each bucket of BOUNDS and in the last one."""
 

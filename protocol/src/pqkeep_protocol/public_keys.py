@@ -105,7 +105,7 @@ _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _BECH32_GENERATORS = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
 _BECH32_BITS = 5
 _BECH32_CHECKSUM = 6
-"""Characters."""
+"""The number of characters of the checksum."""
 
 _RSA = bytes.fromhex("06092a864886f70d0101010500")
 _EC = bytes.fromhex("06072a8648ce3d0201")

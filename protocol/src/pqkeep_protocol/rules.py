@@ -107,11 +107,11 @@ class Rule(Struct, frozen=True, array_like=True):
     successor: Algorithm | None = None
     """The algorithm of new keys that the schedule makes after ``deny_from``."""
     warn_from: Instant | None = None
-    """From when operations are warned; None for never."""
+    """The time from which operations are warned. None: never."""
     deny_from: Instant | None = None
-    """From when operations are denied; None for never."""
+    """The time from which operations are denied. None: never."""
     exceptions: Annotated[tuple[RuleException, ...], Meta(max_length=MAX_RULE_EXCEPTIONS)] = ()
-    """At most one for each API key."""
+    """The exceptions, at most one for each API key."""
 
     def __post_init__(self) -> None:
         """Raise ValueError, with the field's name and the reason, on a contradictory rule."""
