@@ -47,7 +47,7 @@ from pqkeep_server.users import UsersError, require_program
 
 SECONDS = 10.0
 LEAST_FREE = 1 << 30
-"""Bytes. A full disk refuses every request."""
+"""The least free space in bytes. A full disk refuses every request."""
 GATEWAY, KEY_SERVICE = "gateway", "key service"
 LOST = frozenset({"key_service", "keys_database", "shard_settings", "audit_log"})
 """Parts that a ready gateway can lack, so that requests get 503."""

@@ -18,7 +18,7 @@ from pqkeep_server.gateways import Listeners
 _LOG = logger(__name__)
 
 RESPONSE_SECONDS = 3.0
-"""Seconds. A gateway notices changes within two seconds."""
+"""The longest wait for a response. A gateway notices changes within two seconds."""
 POLL_SECONDS = 0.05
 FIRST_REPORT_SECONDS = 2.0
 LAST_REPORT_SECONDS = 30.0

@@ -22,9 +22,9 @@ Sealers = Mapping[str, Sealer]
 """A sealer with the root keys of a shard, by the shard's name."""
 _LENGTH = 4
 MAX_MESSAGE = 256 * 1024 * 1024
-"""Bytes. The rows of one message take far less."""
+"""The most bytes of a message. The rows of one message take far less."""
 _MAX_TAG = 64
-"""Bytes. The message with the tag is smaller."""
+"""The most bytes of a message's tag. The message with it is smaller."""
 
 
 class Manifest(Struct, frozen=True, array_like=True, kw_only=True, tag="manifest"):
