@@ -47,7 +47,7 @@ class Attempts:
     def __init__(self, seconds: float, retries: int) -> None:
         """Start the deadline. ``retries`` are attempts after the first."""
         self.ends = time.monotonic() + seconds
-        """In monotonic time."""
+        """The deadline on the monotonic clock."""
         self._retries = retries
         self._made = 0
 

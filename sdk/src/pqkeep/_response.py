@@ -38,7 +38,7 @@ MAX_RESPONSE = 64 * 1024 * 1024
 LAST_LINE = 4096
 """The most bytes of a file's last line."""
 _LONGEST_WAIT = 10**9 - 1
-"""Seconds."""
+"""The longest accepted wait in seconds."""
 _LONGEST_SHOWN = 200
 _REDIRECTS = range(300, 400)
 

@@ -51,7 +51,7 @@ _KDFS: Mapping[str, str] = {
     "1.2.840.113549.1.9.16.3.29": "SHA384",
     "1.2.840.113549.1.9.16.3.30": "SHA512",
 }
-"""HKDF (RFC 8619)."""
+"""The hash function of each HKDF algorithm (RFC 8619), by object identifier."""
 _HKDF_SHA_256 = "1.2.840.113549.1.9.16.3.28"
 _KEY = 32
 _NONCE = 12
@@ -109,7 +109,7 @@ class Encrypted(NamedTuple):
     """The recipients with ML-KEM."""
     nonce: bytes
     ciphertext: bytes
-    """With its tag."""
+    """The ciphertext with its tag."""
     attributes: bytes
     """DER of the authenticated attributes."""
 
@@ -118,7 +118,7 @@ class Signed(NamedTuple):
     """Signed data with one signer. Nothing is verified yet."""
 
     content: bytes | None
-    """None if the signature is detached."""
+    """The signed content. None if the signature is detached."""
     content_type: str
     identifier: Identifier
     algorithm: str

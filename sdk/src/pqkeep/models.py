@@ -69,11 +69,11 @@ class DataKey:
 
     plaintext: bytes | None = field(repr=False)
     wrapped_key: bytes | None = field(repr=False)
-    """For ``kem.unwrap``."""
+    """The form that ``kem.unwrap`` decrypts."""
     ciphertext: bytes | None = field(repr=False)
-    """For ``kem.decrypt``."""
+    """The form that ``kem.decrypt`` decrypts."""
     envelope: str | None = field(repr=False)
-    """For ``kem.decrypt_envelope``."""
+    """The form that ``kem.decrypt_envelope`` decrypts."""
     key_version: int
     algorithm: str
 
@@ -138,7 +138,7 @@ class Key:
     status: str
     """``active``, ``retired``, ``disabled`` or ``archived``."""
     public_key: bytes = field(repr=False)
-    """Empty for a symmetric key."""
+    """The public key. Empty for a symmetric key."""
     created_at: datetime
     archive_at: datetime | None = None
     """The time at which the private key is destroyed, if scheduled. The key cannot be used until
@@ -162,11 +162,11 @@ class ImportKey:
 
     import_key_id: str
     public_key: bytes = field(repr=False)
-    """ML-KEM-1024."""
+    """An ML-KEM-1024 public key."""
     suite: str
     info: bytes = field(repr=False)
     algorithm: str
-    """Of the private key."""
+    """The algorithm of the private key."""
     expires_at: datetime
 
     @property
@@ -192,7 +192,7 @@ class Keyring:
     archive_after_days: int | None
     """The days after retirement at which a version is archived automatically. None means never."""
     created_at: datetime | None
-    """None for ``default``."""
+    """The creation time. None for ``default``."""
     minimum_decryption_version: int = 0
     """The lowest key version that decrypts, unwraps, decapsulates and verifies. 0 allows every
     version."""
@@ -235,13 +235,13 @@ class AlgorithmRule:
     keyrings: tuple[str, ...]
     """Names of keyrings, and prefixes of names followed by ``*``."""
     uses: tuple[str, ...]
-    """What the rule ends."""
+    """The uses that the rule ends."""
     successor: str | None
     """The algorithm to use instead, if there is one."""
     warn_from: datetime | None
-    """From when responses warn. None means never."""
+    """The time from which responses warn. None means never."""
     deny_from: datetime | None
-    """From when requests are denied. None means never."""
+    """The time from which requests are denied. None means never."""
     exceptions: tuple[RuleException, ...]
 
 
@@ -262,7 +262,7 @@ class PreviewedUse:
 
     rule: str
     principal: str
-    """As in the audit log."""
+    """The principal, as in the audit log."""
     keyring: str | None
     """None for public keys that are not the tenant's own."""
     algorithm: str
@@ -368,15 +368,15 @@ class Usage:
     period: str
     """``24h`` or ``30d``."""
     buckets: tuple[UsageBucket, ...]
-    """From the oldest to the current one."""
+    """The buckets, from the oldest to the current one."""
     total: int
     """Successful operations in all buckets."""
     operations_used: int | None
-    """Operations of this month. None without a quota."""
+    """The number of operations of this month. None without a quota."""
     operations_per_month: int | None
-    """None: any number."""
+    """The quota of a month. None: any number."""
     requests_per_minute: int | None
-    """None for the usage of all tenants."""
+    """The rate limit. None for the usage of all tenants."""
     busiest_api_keys: tuple[BusyApiKey, ...] = ()
     """The API keys with the most requests in the last minutes, the busiest first."""
 
@@ -396,7 +396,7 @@ class Tenant:
     subscription: str | None
     """``active`` or ``ended``."""
     requests_per_minute: int | None
-    """None if the plan decides."""
+    """The tenant's own rate limit. None if the plan decides."""
     deletion_at: datetime | None
     """The time at which the tenant is or was deleted."""
 
@@ -476,7 +476,7 @@ class WorkloadIssuer:
     """Its public keys as a JWK Set. None: they are fetched."""
     changed_at: datetime
     changed_by: str
-    """The principal."""
+    """The principal that changed it last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -494,7 +494,7 @@ class WorkloadRole:
     """The number of valid API keys of the role."""
     changed_at: datetime
     changed_by: str
-    """The principal."""
+    """The principal that changed it last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -591,7 +591,7 @@ class Campaign:
     """``open`` or ``closed``."""
     created_at: datetime
     created_by: str
-    """The principal."""
+    """The principal that created it."""
     changed_at: datetime
 
 
@@ -611,7 +611,7 @@ class CampaignScan:
 
     place: str
     sha256: str
-    """Of the scan's file, in hexadecimal."""
+    """The SHA-256 of the scan's file, in hexadecimal."""
     scanned_at: datetime
     recorded_at: datetime
     principal: str
@@ -646,7 +646,7 @@ class RefusedUses:
     keyring: str
     algorithm: str
     key_version: int | None
-    """None: the caller asked for the active version."""
+    """The requested version. None: the caller asked for the active version."""
     count: int
     last_at: datetime
 
@@ -705,7 +705,7 @@ class AuditRecord:
     keyring_revision: int | None
     """The number of changes to the key or keyring, including this one."""
     keyring: str | None = None
-    """None for records without a keyring."""
+    """The keyring's name. None for records without a keyring."""
     target: str | None = None
     """For a re-encryption: keyring, algorithm and version of the target key."""
     rule: str | None = None
@@ -757,7 +757,7 @@ class Checkpoint:
     key_version: int
     signature: bytes = field(repr=False)
     cosignatures: tuple[Cosignature, ...] = ()
-    """Those of witnesses."""
+    """The cosignatures of witnesses."""
 
 
 class RecordFilters(TypedDict, total=False):
@@ -768,7 +768,7 @@ class RecordFilters(TypedDict, total=False):
     until: datetime | None
     """The exclusive end: a time with an offset from UTC."""
     operation: str | None
-    """Several operations have commas between them."""
+    """An operation, or several with commas between them."""
     keyring: str | None
     algorithm: str | None
     key_version: int | None
@@ -882,11 +882,11 @@ class InventoryKey:
     last_used_at: datetime | None
     operations: tuple[KeyUses, ...]
     principals: tuple[KeyUses, ...]
-    """At most 100."""
+    """The uses by principal, at most 100."""
     more_principals: bool
     """Whether there are more: see ``uses``."""
     rules: tuple[RuleAssessment, ...] | None
-    """None: unknown, because the tenant's rules are damaged."""
+    """The rules. None: unknown, because the tenant's rules are damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -972,7 +972,7 @@ class Cbom:
 
     spec_version: str
     document: Mapping[str, object] | None
-    """None if the document is in ``jws``."""
+    """The document. None if it is in ``jws``."""
     jws: str | None
     next: str | None
     """The position of the next document; None at the end."""
@@ -1032,14 +1032,14 @@ class Webhook:
     id: str
     name: str
     url: str
-    """Without path and query, which may be secret."""
+    """The receiver's address, without path and query, which may be secret."""
     kinds: tuple[str, ...]
     """The kinds of notices that it gets. Empty: all."""
     state: str
     """active or disabled."""
     created_at: datetime
     created_by: str
-    """The principal."""
+    """The principal that created it."""
     last_success_at: datetime | None
     failing_since: datetime | None
     """The first failed attempt since the last success."""
@@ -1058,7 +1058,7 @@ class Notice:
     text: str
     """The notice as a sentence."""
     action: str
-    """What mends it."""
+    """The text of the link: what to do about the cause."""
     path: str
     """The page for that, beneath /portal."""
     count: int
@@ -1069,7 +1069,7 @@ class Notice:
     """The next destruction, expiry or denial; of an event, its time."""
     opened_at: datetime
     raised_at: datetime
-    """When its cause last grew."""
+    """The time at which its cause last grew."""
     closed_at: datetime | None
 
 

@@ -41,7 +41,7 @@ LAG_SECONDS = 120
 """The most seconds between an export and the first use that its inventory does not count."""
 _EVIDENCE = (EXPORT, CHECKPOINTS, KEYS)
 LARGEST = 256 * 1024 * 1024
-"""Bytes of a file, without the evidence."""
+"""The most bytes of a file. The files of the evidence may be larger."""
 
 _USING = frozenset(
     {
@@ -102,10 +102,10 @@ class Tally:
     external: dict[str, Json | None] = field(default_factory=dict)
     """The newest import of each source; None if the rule was removed later."""
     moved: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """By campaign, source and target."""
+    """The number of re-encryptions by campaign, source and target."""
     denied: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     warned: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
-    """By rule, principal, operation and key."""
+    """The number of warnings by rule, principal, operation and key."""
     uncounted: str | None = None
     """The time of the first use that the inventory's checkpoint does not cover."""
     signed_at: str = ""

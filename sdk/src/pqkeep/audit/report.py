@@ -103,7 +103,7 @@ class Witnessed:
     """The log's name for the witness."""
     size: int
     at: str
-    """When the witness cosigned it."""
+    """The time at which the witness cosigned it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +147,15 @@ class Report:
 
     log_id: str | None
     continued: tuple[Continued, ...]
-    """The oldest first."""
+    """The earlier logs that this log continues, the oldest first."""
     portions: tuple[Portion, ...]
     checkpoints: tuple[Anchor, ...]
-    """By size."""
+    """The verified checkpoints, sorted by size."""
     keys: tuple[SigningKey, ...]
     are_keys_trusted: bool
     """False if the keys came from the verified files. Then only consistency was verified."""
     findings: tuple[Finding, ...]
-    """In the order of files and lines."""
+    """The findings in the order of files and lines."""
     further: int
     """The number of findings that are not listed."""
     notes: tuple[str, ...]

@@ -32,7 +32,7 @@ _CONTEXT = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context
 _DEFAULT = "DEFAULT"
 """The name of the source of default values."""
 _BETWEEN_INTERRUPTIONS = 0.01
-"""Seconds."""
+"""The pause between interruptions in seconds."""
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:

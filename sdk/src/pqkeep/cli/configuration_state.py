@@ -41,7 +41,7 @@ class Present:
     """The identifier for changing or removing it."""
     is_invitation: bool = False
     version: int = 0
-    """Of an API key."""
+    """The version of an API key. 0 for other entries."""
     last4: str = ""
     is_unused: bool = False
 

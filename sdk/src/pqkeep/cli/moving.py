@@ -241,7 +241,7 @@ class Run:
     failures: dict[str, str] = field(default_factory=dict)
     """The reason of each failure, by the entry's name."""
     counts: Counts = field(default_factory=Counts)
-    """Of the newest pass."""
+    """The counts of the newest pass."""
     left: int = 0
     """Entries that the newest pass found and did not move."""
 

@@ -74,7 +74,7 @@ class Stored:
     written: Callable[[ReEncrypted], bytes] = field(repr=False, default=lambda _: b"")
     """Returns the new ciphertext in the same form. Raises UnreadableInputError if it is no ciphertext."""
     header: "Header | None" = field(repr=False, default=None)
-    """Of local data."""
+    """The header of local data. None for other ciphertexts."""
 
 
 KeyOfVersion = Callable[[int], StoredKey]

@@ -19,7 +19,7 @@ from pqkeep.cli.transit_policy import LARGEST_POLICY, Translation, translate
 
 ALGORITHM = "XAES-256-GCM"
 TIMEOUT = 30.0
-"""Seconds."""
+"""The time limit of a request in seconds."""
 _DELIMITERS = (",", ";", "|", "\t")
 
 app = typer.Typer(

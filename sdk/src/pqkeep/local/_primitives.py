@@ -106,7 +106,7 @@ KEMS: Mapping[str, Kem] = {
     "X-Wing": Kem(1120, SHA256(), _x_wing),
     "ML-KEM-1024": Kem(1568, SHA384(), _ml_kem_1024),  # CNSA 2.0 asks for SHA-384 with it
 }
-"""By their names in the service's API."""
+"""The KEMs by their names in the service's API."""
 ALIASES: Mapping[str, str] = {"ML-KEM-768": "Kyber768"}
 """The standards' names that differ from the API's."""
 

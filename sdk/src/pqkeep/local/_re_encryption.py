@@ -45,7 +45,7 @@ class Change:
     """Replaces the recipient that opened the file."""
     add: Collection[Recipient] = ()
     remove: Collection[bytes] = ()
-    """Fingerprints."""
+    """The fingerprints of the recipients to remove."""
     new_file_key: bool = False
     """True encrypts the data again, with a new file key."""
 

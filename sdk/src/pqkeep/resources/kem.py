@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 SHARED_SECRET = 32
 SYMMETRIC_KEYS = (16, 24, 32, 48, 64)
 DATA_KEYS = (16, 32, 64)
-"""Sizes in bytes."""
+"""The possible sizes of a data key in bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

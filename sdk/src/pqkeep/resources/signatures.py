@@ -23,7 +23,7 @@ _HASHES: Mapping[str, str] = {
     HashAlgorithm.SHA_384: "sha384",
     HashAlgorithm.SHA_512: "sha512",
 }
-"""Their names in hashlib."""
+"""The names of the hash functions in hashlib."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
