@@ -157,7 +157,7 @@ def test_a_key_has_the_type_that_was_asked_for(tenant: Caller, ask: Ask, stored:
 def test_what_cannot_be_is_refused(
     ask: Ask, name: str, path: str, body: Mapping[str, object], sentence: str
 ) -> None:
-    """A refusal is 400 with a sentence that helps, and nothing is created or changed."""
+    """A refusal returns 400 and a helpful message. Nothing is created or changed."""
     new = f"k-{uuid.uuid4()}"
     before = _data(ask("GET", f"transit/keys/{name}"))
     target = path.format(name=name if path.endswith("config") else new)
@@ -262,7 +262,7 @@ def test_the_settings_of_a_key(tenant: Caller, ask: Ask, name: str) -> None:
 
 
 def test_a_key_that_is_not_there(ask: Ask) -> None:
-    """Changes of an unknown key are 400 with a sentence; reading it is 404 without one."""
+    """A change of an unknown key returns 400 and a message. A read returns 404 without a message."""
     path = f"transit/keys/k-{uuid.uuid4()}"
     assert ask("GET", path).json() == {"errors": []}
     for method, rest, body in (
