@@ -203,7 +203,7 @@ type ListKeysQuery struct {
 	Scheduled bool
 	// The most entries to return. Left out: all, up to 10000.
 	Limit int
-	// Only keys after this one: the next of the previous page.
+	// Only keys after this one: the value `next` of the previous page.
 	After string
 	// The keyring of the key. Left out: `default`.
 	Keyring string
@@ -253,7 +253,7 @@ type ListKeyUsageQuery struct {
 	Algorithm string
 	// The most entries to return. Left out: all, up to 10000.
 	Limit int
-	// Only keys after this one: the next of the previous page.
+	// Only keys after this one: the value `next` of the previous page.
 	After string
 	// The keyring of the key. Left out: `default`.
 	Keyring string
@@ -773,7 +773,7 @@ type ListInventoryQuery struct {
 	Sort string
 	// The number of key versions before the page.
 	Offset int
-	// Only keys after this one: the next of the previous page.
+	// Only keys after this one: the value `next` of the previous page.
 	After string
 	// The most entries of `principals` for each key version.
 	Principals int
@@ -875,7 +875,7 @@ type ListUsesQuery struct {
 	KeyVersion int
 	// Only uses from this time on: from the beginning of its day (UTC), or after 400 days of its month. Left out: all uses.
 	Since string
-	// Only uses after this one: the next of the previous page.
+	// Only uses after this one: the value `next` of the previous page.
 	After string
 	// The most entries to return.
 	Limit int
@@ -917,7 +917,7 @@ type GetCbomQuery struct {
 	Uses string
 	// The most key versions in the document. Left out: 500. With `uses=principals` a document has at most 50.
 	Limit int
-	// Only keys after this one: the next of the previous page.
+	// Only keys after this one: the value `next` of the previous page.
 	After string
 }
 
@@ -982,7 +982,7 @@ func (o Operations) CreateTenant(ctx context.Context, body CreateTenantRequest) 
 type ListTenantsQuery struct {
 	// The most entries to return. Left out: all, up to 10000.
 	Limit int
-	// Only tenants after this one: the next of the previous page.
+	// Only tenants after this one: the value `next` of the previous page.
 	After string
 	// Only tenants with this text in their name, case-insensitive.
 	Name string
@@ -1211,7 +1211,7 @@ type ListMembersQuery struct {
 	TenantId string
 	// The most entries to return. Left out: all, up to 10000.
 	Limit int
-	// Only entries after this one: the next of the previous page.
+	// Only entries after this one: the value `next` of the previous page.
 	After string
 	// Only people with this text in their address, case-insensitive.
 	Email string
@@ -1309,7 +1309,7 @@ type ListInvitationsQuery struct {
 	TenantId string
 	// The most entries to return. Left out: all, up to 10000.
 	Limit int
-	// Only entries after this one: the next of the previous page.
+	// Only entries after this one: the value `next` of the previous page.
 	After string
 	// Only people with this text in their address, case-insensitive.
 	Email string

@@ -2790,7 +2790,7 @@ type SignBatchRequest struct {
 
 // SignCbomRequest The body of SignCbom.
 type SignCbomRequest struct {
-	// After Only keys after this one: the next of the previous page.
+	// After Only keys after this one: the value `next` of the previous page.
 	After string `json:"after,omitempty"`
 
 	// Limit The most key versions in the document. Left out: 500. With `uses=principals` a document has at most 50.
@@ -4256,7 +4256,7 @@ type ListInventoryParams struct {
 	// Offset The number of key versions before the page.
 	Offset *int `form:"offset,omitempty" json:"offset,omitempty"`
 
-	// After Only keys after this one: the next of the previous page.
+	// After Only keys after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Principals The most entries of `principals` for each key version.
@@ -4280,7 +4280,7 @@ type GetCbomParams struct {
 	// Limit The most key versions in the document. Left out: 500. With `uses=principals` a document has at most 50.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// After Only keys after this one: the next of the previous page.
+	// After Only keys after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 }
 
@@ -4298,7 +4298,7 @@ type ListUsesParams struct {
 	// Since Only uses from this time on: from the beginning of its day (UTC), or after 400 days of its month. Left out: all uses.
 	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
 
-	// After Only uses after this one: the next of the previous page.
+	// After Only uses after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit The most entries to return.
@@ -4376,7 +4376,7 @@ type ListKeysParams struct {
 	// Limit The most entries to return. Left out: all, up to 10000.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// After Only keys after this one: the next of the previous page.
+	// After Only keys after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Keyring The keyring of the key. Left out: `default`.
@@ -4415,7 +4415,7 @@ type ListKeyUsageParams struct {
 	// Limit The most entries to return. Left out: all, up to 10000.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// After Only keys after this one: the next of the previous page.
+	// After Only keys after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Keyring The keyring of the key. Left out: `default`.
@@ -4499,7 +4499,7 @@ type ListInvitationsParams struct {
 	// Limit The most entries to return. Left out: all, up to 10000.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// After Only entries after this one: the next of the previous page.
+	// After Only entries after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Email Only people with this text in their address, case-insensitive.
@@ -4532,7 +4532,7 @@ type ListMembersParams struct {
 	// Limit The most entries to return. Left out: all, up to 10000.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// After Only entries after this one: the next of the previous page.
+	// After Only entries after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Email Only people with this text in their address, case-insensitive.
@@ -4574,7 +4574,7 @@ type ListTenantsParams struct {
 	// Limit The most entries to return. Left out: all, up to 10000.
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// After Only tenants after this one: the next of the previous page.
+	// After Only tenants after this one: the value `next` of the previous page.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Name Only tenants with this text in their name, case-insensitive.

@@ -124,7 +124,9 @@ def place_field(name: str, description: str, example: int) -> Field[Place]:
     def parse(value: object) -> Place:
         text = str(value) if type(value) is int else value
         if not isinstance(text, str) or _is_place(text) is None:
-            raise InvalidValueError("must be a record's id, or the next of an earlier response")
+            raise InvalidValueError(
+                "must be a record's id, or the value `next` of an earlier response"
+            )
         return tuple(map(int, text.split(".")))
 
     return Field(

@@ -260,7 +260,7 @@ def _parse_use(value: object) -> UsesPosition:
     operation, slash, principal = value.partition("/") if isinstance(value, str) else ("", "", "")
     is_place = slash and len(operation) <= _MAX_OPERATION and len(principal) <= _MAX_PRINCIPAL
     if not (is_place and is_printable(operation + principal)):
-        raise InvalidValueError("must be the next of an earlier response")
+        raise InvalidValueError("must be the value `next` of an earlier response")
     return UsesPosition(principal, operation)
 
 
@@ -391,7 +391,7 @@ USES_VERSION = cast(
 ).optional()
 USES_AFTER: Field[UsesPosition | None] = Field(
     name="after",
-    description="Only uses after this one: the next of the previous page.",
+    description="Only uses after this one: the value `next` of the previous page.",
     schema={"type": "string", "maxLength": _MAX_OPERATION + 1 + _MAX_PRINCIPAL},
     example="encrypt/api-key:3",
     parse=_parse_use,

@@ -217,16 +217,16 @@ def _parse_cursor(value: object) -> KeyPosition:
     keyring, _, key = text.rpartition("/")
     algorithm, _, version = key.partition(":")
     if not is_keyring_name(keyring or DEFAULT_KEYRING):
-        raise InvalidValueError("must be the next of an earlier response")
+        raise InvalidValueError("must be the value `next` of an earlier response")
     is_version = version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS
     if algorithm not in _ALGORITHMS or not is_version or not 0 < int(version) <= MAX_KEY_VERSION:
-        raise InvalidValueError("must be the next of an earlier response")
+        raise InvalidValueError("must be the value `next` of an earlier response")
     return KeyPosition(Algorithm(algorithm), KeyVersion(int(version)), keyring or DEFAULT_KEYRING)
 
 
 AFTER: Field[KeyPosition | None] = Field(
     name="after",
-    description="Only keys after this one: the next of the previous page.",
+    description="Only keys after this one: the value `next` of the previous page.",
     schema={"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9-]+:[0-9]+$"},
     example="Kyber768:1",
     parse=_parse_cursor,

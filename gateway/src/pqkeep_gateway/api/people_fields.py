@@ -288,7 +288,7 @@ def user_data(user: User) -> UserData:
 
 AFTER = uuid_field(
     "after",
-    "Only entries after this one: the next of the previous page.",
+    "Only entries after this one: the value `next` of the previous page.",
     "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
 ).optional()
 

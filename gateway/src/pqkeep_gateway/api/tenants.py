@@ -135,7 +135,9 @@ _SHARD = shard_field(
 _AFTER = cast(
     "Field[TenantId | None]",
     uuid_field(
-        "after", "Only tenants after this one: the next of the previous page.", str(TENANT.example)
+        "after",
+        "Only tenants after this one: the value `next` of the previous page.",
+        str(TENANT.example),
     ).optional(),
 )
 _PART_OF_NAME = text_field(

@@ -279,7 +279,7 @@ class _Files:
     def close(self, close: Callable[[], None]) -> None:
         """Close one connection at a time.
 
-        Of two simultaneous ones, each would leave the WAL to the other.
+        The last connection to close removes the WAL file. If two close at once, neither does.
         """
         with self._changed:
             close()
