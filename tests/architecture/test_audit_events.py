@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "gateway" / "src" / "pqkeep_gateway"
 FROM_TEXT = frozenset({"http/endpoint.py"})
-"""The place that looks an event up by name: when a row is made."""
+"""The only files that may look up an event by its name."""
 
 
 def violations(source: str) -> list[int]:
