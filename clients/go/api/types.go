@@ -52,7 +52,7 @@ type ApiKeyData struct {
 	// KeyLast4 The last four characters.
 	KeyLast4 string `json:"key_last4"`
 
-	// LastUsedAt With details: null if it was never used. Updated within 30 seconds.
+	// LastUsedAt With details: the time of the last use; null: never used. Updated within 30 seconds.
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
 
 	// LastUsedFrom With details: the source address of the last use.

@@ -119,7 +119,9 @@ class ApiKeyData(Data, frozen=True, kw_only=True):
     ]
     last_used_at: Annotated[
         Timestamp | UnsetType | None,
-        Meta(description="With details: null if it was never used. Updated within 30 seconds."),
+        Meta(
+            description="With details: the time of the last use; null: never used. Updated within 30 seconds."
+        ),
     ] = UNSET
     last_used_from: Annotated[
         str | UnsetType | None,
