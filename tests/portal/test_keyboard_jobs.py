@@ -110,7 +110,7 @@ def test_a_key_is_generated_rotated_and_archived(
     _press(page, "Rotate", inside="dialog[open]")
     _prove(page)
     expect(page.locator("dl").first).to_contain_text("retired")
-    _press(page, "Archive")
+    _press(page, "Schedule destruction", inside=".page-head")
     _confirm(page, "#archive")
     _prove(page)  # each destruction asks again
     expect(page.get_by_role("note").first).to_contain_text("is destroyed in")

@@ -46,7 +46,7 @@ def _fill(page: Page) -> None:
     dialog.get_by_label("Labels").fill("team: payments\nurl: a:b")
     for purpose in ("sign", "verify"):
         dialog.get_by_label(purpose, exact=True).uncheck()
-    dialog.get_by_label("Archive a retired version").fill("400")
+    dialog.get_by_label("Schedule the destruction").fill("400")
     dialog.get_by_role("button", name="Create").click()
 
 
@@ -66,7 +66,7 @@ def test_a_change_of_something_else_takes_no_second_proof(
     expect(page.get_by_role("main")).not_to_contain_text("Card numbers")
     assert owner.get(f"/kms/keyrings/{NAME}")["archive_after_days"] == 400
     change.click()
-    dialog.get_by_label("Archive a retired version").fill("90")
+    dialog.get_by_label("Schedule the destruction").fill("90")
     dialog.get_by_role("button", name="Change it").click()
     prove(page)
     expect(page.get_by_role("main")).to_contain_text("90 days after it is retired")

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 from tests.contract.test_key_import import body, issue, pkcs8
 from tests.fixtures.browser import go_to
 from tests.fixtures.caller import PASSWORD
@@ -55,6 +55,15 @@ def world(installation: Installation) -> World:
     return made
 
 
+def _type_days(dialog: Locator) -> None:
+    """The dialog shows the day of the destruction while the days are typed."""
+    days = dialog.get_by_label("Waiting time in days")
+    for typed in ("30", "", "7"):
+        days.fill(typed)
+        day = f"{datetime.now(UTC).date() + timedelta(days=int(typed))}" if typed else "…"
+        expect(dialog.get_by_role("status")).to_have_text(day)
+
+
 def test_a_key_lives_and_is_archived_on_its_pages(
     installation: Installation, visit_as: SignedIn
 ) -> None:
@@ -77,10 +86,11 @@ def test_a_key_lives_and_is_archived_on_its_pages(
     prove(page)
     expect(page.locator("dl").first).to_contain_text("retired")
 
-    page.get_by_role("button", name="Archive", exact=True).click()
+    page.get_by_role("button", name="Schedule destruction", exact=True).click()
     dialog = page.locator("#archive")
     expect(dialog).to_contain_text("Data encrypted with it can never be read again")
     expect(dialog).to_contain_text("It was never used.")
+    _type_days(dialog)
     name = dialog.get_by_label("Type X-Wing v1 to confirm")
     name.fill("X-Wing v2")
     page.keyboard.press("Enter")

@@ -170,7 +170,7 @@ def _retire_and_archive(page: Page, app: Authenticator) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("dl").first).to_contain_text("retired")
     go_to(page, "/portal/keys/Kyber768/1")
-    page.get_by_role("button", name="Archive", exact=True).click()
+    page.get_by_role("button", name="Schedule destruction", exact=True).click()
     expect(page.locator("#archive")).to_contain_text("It was used 2 times")
     page.get_by_label("Type Kyber768 v1 to confirm").fill("Kyber768 v1")
     page.keyboard.press("Enter")

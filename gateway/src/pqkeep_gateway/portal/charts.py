@@ -8,7 +8,7 @@ from typing import Any
 
 from pqkeep_gateway.languages import said
 from pqkeep_gateway.portal.reading import Section
-from pqkeep_gateway.portal.rendering import instant
+from pqkeep_gateway.portal.rendering import instant, number
 from pqkeep_protocol.algorithms import USES, Operation
 
 WIDTH, HEIGHT = 720, 200
@@ -58,10 +58,10 @@ def bar_chart(bars: Sequence[tuple[str, Mapping[str, int]]], series: Sequence[st
     segments = []
     for index, (_, values) in enumerate(bars):
         numbers = [values.get(name, 0) for name in series]
-        for which, (number, reached) in enumerate(zip(numbers, accumulate(numbers), strict=True)):
-            if number:
+        for which, (count, reached) in enumerate(zip(numbers, accumulate(numbers), strict=True)):
+            if count:
                 x, y = _LEFT + place * (index + _GAP / 2), floor - reached * scale
-                segments.append(Segment(which, x, y, place * (1 - _GAP), number * scale))
+                segments.append(Segment(which, x, y, place * (1 - _GAP), count * scale))
     every = -(-len(bars) // _MAX_LABELS)
     columns = tuple(
         Label(label, _LEFT + place * (index + 0.5), HEIGHT - 6)
@@ -69,7 +69,7 @@ def bar_chart(bars: Sequence[tuple[str, Mapping[str, int]]], series: Sequence[st
         if (len(bars) - 1 - index) % every == 0
     )
     lines = tuple(
-        Label(f"{value:,}", _LEFT - 8, floor - value * scale)
+        Label(number(value), _LEFT - 8, floor - value * scale)
         for value in ((0, top) if top % 2 else (0, top // 2, top))
     )
     return BarChart(tuple(segments), columns, lines)
@@ -142,10 +142,10 @@ def uses_and_changes(rows: Rows) -> int:
 
 def _by_kind(bucket: Any) -> dict[str, int]:
     counts = dict.fromkeys(KINDS, 0)
-    for operation, number in bucket.operations.items():
+    for operation, count in bucket.operations.items():
         if operation in _LOOKUPS:
             continue
         is_change, is_signature = operation not in USES, operation in _SIGNATURES
-        counts[KINDS[2 if is_change else 1 if is_signature else 0]] += number
+        counts[KINDS[2 if is_change else 1 if is_signature else 0]] += count
     counts[KINDS[3]] = bucket.refused
     return counts

@@ -1,4 +1,4 @@
-// Keys: downloads a public key, and shows the code for the chosen algorithm.
+// Keys: downloads a public key, and shows the day of a destruction and the code for an algorithm.
 import { download, fromBase64 } from "./bytes.js";
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
@@ -35,4 +35,15 @@ for (const input of document.querySelectorAll("[data-follow]")) {
       box.dataset.follows = input.value;
     }
   });
+}
+
+const DAY = 24 * 60 * 60 * 1000;
+for (const output of document.querySelectorAll("[data-days-later]")) {
+  const field = document.getElementById(output.dataset.daysLater);
+  const show = () => {
+    const isNumber = /^\d{1,4}$/.test(field.value.trim());
+    output.value = isNumber ? new Date(Date.now() + field.value * DAY).toISOString().slice(0, 10) : "…";
+  };
+  field.addEventListener("input", show);
+  show();
 }

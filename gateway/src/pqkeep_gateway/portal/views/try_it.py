@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.keys import Key
+from pqkeep_gateway.languages import said
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -120,7 +121,7 @@ async def _read(visit: Visit) -> Content:
         "reading": [
             (
                 f"{key.algorithm.value}:{key.key_version}",
-                f"{key.algorithm.value} · version {key.key_version} · {key.status.value}",
+                f"{key.algorithm.value} · version {key.key_version} · {said(key.status.value)}",
             )
             for key in (
                 *writing,
