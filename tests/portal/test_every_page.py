@@ -266,7 +266,9 @@ def _fill(form: Locator) -> dict[str, str]:
         wanted = field.get_attribute("data-equals") or TYPED.get(kind)
         if wanted is None:
             is_number = field.get_attribute("inputmode") == "numeric"
-            wanted = field.input_value() or ("123456" if is_number else "typed")
+            is_label = field.get_attribute("data-type") == "labels"
+            typed = "123456" if is_number else "team: typed" if is_label else "typed"
+            wanted = field.input_value() or typed
         if field.is_visible():
             field.fill(wanted)
     return _typed_in(form)
