@@ -71,7 +71,7 @@ async def listening(path: str, response: Answering) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def client_of(folder: Path, *responses: Answering) -> AsyncIterator[KeyClient]:
-    """Return a client that is connected to such key services."""
+    """Return a client that is connected to one key service for each of ``responses``."""
     async with AsyncExitStack() as stack:
         paths = [str(folder / str(number)) for number in range(len(responses))]
         for path, response in zip(paths, responses, strict=True):

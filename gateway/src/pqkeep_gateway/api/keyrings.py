@@ -478,7 +478,8 @@ def endpoints(
     """Return the endpoints of keyrings.
 
     ``tell_owners`` receives announcements for a tenant's owners. ``archive_delay_days``: the least
-    delay before private keys are destroyed. A request that names none gets seven days or more.
+    delay before private keys are destroyed. Without a delay in the request it is seven days, or
+    this least delay if that is longer.
     """
     usual_days = max(archive_delay_days, MIN_ARCHIVE_DAYS)
     delay_days = integer_field(
