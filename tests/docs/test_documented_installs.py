@@ -148,7 +148,7 @@ def test_no_document_installs_a_name_from_an_index() -> None:
     ],
 )
 def test_a_name_from_an_index_is_found(command: str) -> None:
-    """The test above fails for each kind of command."""
+    """A documented command that installs a name from a public index is found."""
     assert list(refused(command))
 
 
