@@ -391,7 +391,7 @@ async def overdue(service: InProcessService) -> Caller:
 async def test_nothing_is_destroyed_for_a_week_after_a_restore(
     serving: Serving, location: Location, sealer: Sealer
 ) -> None:
-    """Archiving that was cancelled after the backup waits a week after a restore."""
+    """A restore brings a cancelled archiving back, and puts it off for a week."""
     async with serving() as service:
         callers = [await overdue(service) for _ in range(2)]
     database = await location.open()
