@@ -391,7 +391,7 @@ async def overdue(service: InProcessService) -> Caller:
 async def test_nothing_is_destroyed_for_a_week_after_a_restore(
     serving: Serving, location: Location, sealer: Sealer
 ) -> None:
-    """A restore brings a cancelled archiving back, and puts it off for a week."""
+    """A restore puts every due archiving off for a week, so that it can be cancelled."""
     async with serving() as service:
         callers = [await overdue(service) for _ in range(2)]
     database = await location.open()
